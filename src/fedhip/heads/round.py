@@ -116,14 +116,12 @@ def simulate(
     number_bits: int = 64,
     device: str | torch.device = "cpu",
     report: ReportProgress | None = None,
-    keep_digest: Callable[[Client, str], None] | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
     keep_looked: bool = False,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
-    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload, and
-    `keep_digest` with its digest. No model
+    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
     chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits`, `columns` and `number_bits`
@@ -154,7 +152,6 @@ def simulate(
         alpha=alpha if "fedhip" in methods else 0.0,
         report=report,
         watch=watch,
-        keep_digest=keep_digest,
         keep_statistics=keep_statistics,
         uploads=task.uploads if "fedhip" in methods else None,
     )

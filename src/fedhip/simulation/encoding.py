@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,31 +27,12 @@ from fedhip.simulation.tasks import repeated, targets_of
 from fedhip.utils.parallel import in_order
 
 
-class Block(Protocol):
-    """Features of a client's rows, or of several clients', below one another; looked up where they are needed."""
-
-    @property
-    def features(self) -> NDArray[Any]:
-        """(N, m)."""
-
-    @property
-    def client(self) -> str | None:
-        """Whose they are, if they are one client's."""
-
-
 @dataclass(frozen=True)
-class _OfClient:
-    """A client's training rows."""
+class Block:
+    """Features of a client's rows, or of several clients', below one another."""
 
-    owner: Client
-
-    @property
-    def features(self) -> NDArray[Any]:
-        return self.owner.train[0]
-
-    @property
-    def client(self) -> str:
-        return self.owner.name
+    features: NDArray[Any]
+    client: str | None = None
 
 
 Blocks = Callable[[], Iterable[Block]]
@@ -166,7 +147,7 @@ def columns_of(
     """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
     sums = list(_sums(clients)) if _may_be_kept(clients) else None
     try:
-        blocks = lambda: map(_OfClient, clients)  # noqa: E731
+        blocks = lambda: (Block(client.train[0], client.name) for client in clients)  # noqa: E731
         if survey is None:
             columns = _without_survey(reduce(add, _sums(clients) if sums is None else sums), blocks, centred)
         else:

@@ -35,11 +35,11 @@ from fedhip.features.lifts.budget import (
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, PROJECT, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
-from fedhip.simulation.driver import require_terms
+from fedhip.simulation.driver import add_up
 from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of, warn_of_outweighing
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.options import STANDARD, RidgeOptions
-from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread, summed
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 
 #: Steps of projected rows when their units are found.
 _MOMENT_BITS = 14
@@ -164,15 +164,13 @@ class LiftPlan:
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 
-        done = 0
+        def products() -> Iterable[GridStatistics]:
+            found = in_order(lambda client: products_of(client, encoding, device), training, device)
+            for done, own in enumerate(found, start=1):
+                yield own
+                tell("0 first sum", done, len(training))
 
-        def seen(client: Client, found: None) -> None:
-            nonlocal done
-            done += 1
-            tell("0 first sum", done, len(training))
-
-        grid = require_terms(summed(lambda client: products_of(client, encoding, device), training, device, seen=seen))
-        return self.of_products(grid, encoding)
+        return self.of_products(add_up(products()), encoding)
 
     def of_survey(self, survey: Survey) -> Lift:
         """From the columns' means and deviations."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -48,10 +49,18 @@ def test_a_site_whose_disk_is_full_is_left_out(
     assert trial.codes()["c"] in (SiteCode.INTERNAL, SiteCode.FOLDER)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("module", "writer", "number"),
+    [
+        *((checkpoint, write_private, number) for number in (1, 2, 3)),
+        *((event_log, append_private, number) for number in (2, 12, 22)),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_a_server_whose_disk_was_full_goes_on_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, writer: Callable[..., None], number: int
 ) -> None:
+    """Whether it could not keep what it knows, or write its log."""
     trial = Trial.make(tmp_path, **ONE_SUM)
     written: list[str] = []
 
@@ -60,27 +69,7 @@ def test_a_server_whose_disk_was_full_goes_on_once_there_is_room(
         return len(written) == number
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_private", full(write_private, is_full))
-        with pytest.raises(OSError, match="No space left"):
-            trial.run()
-    trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.agreement)
-    assert trial.codes() == {}
-
-
-@pytest.mark.parametrize("number", [2, 12, 22])
-def test_a_server_that_could_not_write_its_log_goes_on_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    trial = Trial.make(tmp_path, **ONE_SUM)
-    written: list[str] = []
-
-    def is_full(path: Path) -> bool:
-        written.append(path.name)
-        return len(written) == number
-
-    with monkeypatch.context() as patch:
-        patch.setattr(event_log, "append_private", full(append_private, is_full))
+        patch.setattr(module, writer.__name__, full(writer, is_full))
         with pytest.raises(OSError, match="No space left"):
             trial.run()
     trial.again()

@@ -31,7 +31,6 @@ from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.data.tables import TableRows
 from fedhip.data.tables.report import summary
-from fedhip.engines import ENGINES, engine_device, require_engine
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.backbones import EMBEDDED
@@ -61,9 +60,7 @@ from fedhip.utils.text import json_text, readable
 from fedhip.utils.words import percent, size
 
 #: Options that say where the answer goes, and not what it is.
-_NOT_CONFIGURATION = (
-    "config", "out", "force", "json", "quiet", "verbose", "handler", "engine", "ray_address",
-)  # fmt: skip
+_NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
 #: What most people need; --help-all shows the rest.
 _COMMON = (
     *("--dataset", "--data", "--features", "--label", "--client", "--clients"),
@@ -169,7 +166,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     add_lift(parser)
     add_privacy(parser)
-    add_engine(parser)
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
     output.add_argument("--force", action="store_true", help="replace the run that is there")
@@ -181,19 +177,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     if isinstance(parser, Parser):
         parser.show_first(*_COMMON)
     parser.set_defaults(handler=run)
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Where clients' work runs, which is no part of the answer."""
-    group = parser.add_argument_group("where clients' work runs (docs/scale.md)")
-    group.add_argument(
-        "--engine", choices=ENGINES, default="local",
-        help="local: in threads of this process (default); ray: as tasks of a Ray cluster, to the same bits",
-    )  # fmt: skip
-    group.add_argument(
-        "--ray-address", metavar="auto|HOST:PORT",
-        help="with --engine ray: a cluster that is there (default: one of this machine's cores, for this run alone)",
-    )  # fmt: skip
 
 
 def add_privacy(parser: argparse.ArgumentParser, *, units: bool = True) -> None:
@@ -227,7 +210,7 @@ def add_privacy(parser: argparse.ArgumentParser, *, units: bool = True) -> None:
 def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """A configuration file as options of the command line."""
     actions = {action.dest: action for action in parser._actions if action.option_strings}
-    known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json", "engine", "ray_address"}
+    known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json"}
     words: list[str] = []
     several = {name for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs > 1}
     for name, value in read_config(path, known, several).items():
@@ -248,7 +231,6 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
-    require_engine(args.engine, args.ray_address, private=args.epsilon is not None)
     args.backbone = args.backbone or (DEFAULT_TEXT_BACKBONE if args.text else DEFAULT_BACKBONE)
     described, units = columns_given(args.columns)
     if described is not None and not names_table(args):
@@ -296,7 +278,7 @@ def run(args: argparse.Namespace) -> int:
     partition = divide(args, data)
     out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_place(out, args.force)
-    device = engine_device(args.engine, resolve_device(args.device), args.device)
+    device = resolve_device(args.device)
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
@@ -324,8 +306,6 @@ def run(args: argparse.Namespace) -> int:
         table=table,
         seconds={"features": time.perf_counter() - begin},
         device=device,
-        engine=args.engine,
-        ray_address=args.ray_address,
         force=args.force,
         report=show_progress,
     )
