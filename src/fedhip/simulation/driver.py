@@ -9,7 +9,8 @@ Phase 3 is the heads': `fedhip.heads`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import encoding_of
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
-from fedhip.utils.parallel import MEMINFO, in_order, memory_available
+from fedhip.utils.parallel import MEMINFO, is_elsewhere, memory_available, summed
 from fedhip.utils.progress import ReportProgress, silent
 from fedhip.utils.stopwatch import Stopwatch
 
@@ -39,32 +40,45 @@ def federate(
     alphas: Sequence[float] = SCORING_ALPHAS,
     report: ReportProgress | None = None,
     watch: Stopwatch | None = None,
+    keep_digest: Callable[[Client, str], None] | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
     uploads: dict[str, GridStatistics] | None = None,
     kept: int = 0,
 ) -> Federation:
     """Phases 1 and 2 of clients with training rows: their sum, and β, which is given or chosen.
 
-    β is chosen for models of this α, or of the best of `alphas`. `keep_statistics` is called with each client's upload,
-    and `uploads` takes them for phase 3, by name, if there is room for all. `kept` of the last columns are the features
-    themselves, beside a lift of them.
+    β is chosen for models of this α, or of the best of `alphas`. `keep_digest` is told the digest of each client's
+    upload, `keep_statistics` the upload, and `uploads` takes them for phase 3, by name, if there is room for all.
+    `kept` of the last columns are the features themselves, beside a lift of them.
     """
     tell, watch = report or silent, watch or Stopwatch()
     with watch("local training"):
         encoding = encoding_of(clients, num_classes, ridge)
-        room = uploads is not None and _room(clients, num_classes)
+        # Who works elsewhere makes them anew there.
+        room = uploads is not None and not is_elsewhere() and _room(clients, num_classes)
+        digests, whole = keep_digest is not None, room or keep_statistics is not None
+        done = 0
 
-        def terms() -> Iterator[GridStatistics]:
-            found = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
-            for k, (client, own) in enumerate(zip(clients, found, strict=True), start=1):
-                if keep_statistics is not None:
-                    keep_statistics(client, own)
-                if uploads is not None and room:
-                    uploads[client.name] = own
-                yield own
-                tell("1 local training", k, len(clients))
+        def look(client: Client, own: GridStatistics) -> tuple[str | None, GridStatistics | None]:
+            return own.digest() if digests else None, own if whole else None
 
-        total = add_up(terms())
+        def seen(client: Client, found: tuple[Any, Any]) -> None:
+            nonlocal done
+            digest, own = found
+            if keep_digest is not None:
+                keep_digest(client, digest)
+            if keep_statistics is not None:
+                keep_statistics(client, own)
+            if uploads is not None and room:
+                uploads[client.name] = own
+            done += 1
+            tell("1 local training", done, len(clients))
+
+        total = require_terms(
+            summed(
+                lambda client: encoding.statistics(client, num_classes, device), clients, device, look=look, seen=seen
+            )
+        )
     with watch("aggregation"):
         given = 0.0 if beta == "auto" else beta
         federation = Federation.of(total, given, encoding, standardize=ridge.standardize, intercept=ridge.intercept)
@@ -77,6 +91,11 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
     total: GridStatistics | None = None
     for own in uploads:
         total = own if total is None else total + own
+    return require_terms(total)
+
+
+def require_terms(total: GridStatistics | None) -> GridStatistics:
+    """The sum, if there is anything in it."""
     if total is None:
         raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return total

@@ -62,12 +62,14 @@ def divide(
 ) -> Partition:
     """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them.
 
-    `owner` is the column that the user says tells whose row it is: a number of clients alone would divide them anew.
+    Rows that say whose they are (a table by its column `owner`) are divided anew by a scheme that is named, never
+    by a number of clients alone.
     """
-    if owner is not None and scheme is None and num_clients is not None:
+    if scheme is None and num_clients is not None and (owner is not None or data.clients is not None):
+        who = "the data names the client" if owner is None else f"column {owner!r} names the client"
         raise InputError(
-            f"column {owner!r} says whose row each is; leave the {num_clients} clients out, or name the partition that "
-            "divides the rows instead, such as iid"
+            f"{who} of each row, and {num_clients} clients are asked for; leave the number out, or name a partition "
+            "that divides the rows anew, such as dirichlet or iid"
         )
     if isinstance(data, Dataset) or data.task == "classification":
         return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)

@@ -1,8 +1,8 @@
-"""Many clients on the cores of one machine.
+"""Many clients side by side: on the cores of one machine, or wherever an engine puts them.
 
 A client's linear algebra is small: it gains little from a second core, and loses much when that core is busy. So each
 client's work runs on one thread, and several clients at once. One thread also means the same bits on any number of
-cores.
+cores. An engine (`fedhip.engines`) takes the same pure functions of one client elsewhere.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -25,10 +26,45 @@ MEMINFO = Path("/proc/meminfo")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+
+class Engine(Protocol):
+    """Where clients' work runs, where that is not in threads of this process."""
+
+    def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function(item)` for each item, in their order."""
+
+    def summed(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        look: Callable[[Item, Result], Any],
+        seen: Callable[[Item, Any], None],
+    ) -> Result | None:
+        """What `summed` gives."""
+
+
+#: Of this thread: those that it starts work here.
+_ENGINE: ContextVar[Engine | None] = ContextVar("engine", default=None)
+
 #: torch sets two numbers: that of the thread it is called in, and the process's, which a thread takes over when it
 #: first asks. Only another thread can put the second one back without changing the first. This is held from reading
 #: the process's number to putting it back: a number in between is nobody's own.
 _SETTING = threading.Lock()
+
+
+@contextmanager
+def working_on(engine: Engine | None) -> Iterator[None]:
+    """Clients' work runs on this engine; on none, in threads of this process."""
+    token = _ENGINE.set(engine)
+    try:
+        yield
+    finally:
+        _ENGINE.reset(token)
+
+
+def is_elsewhere() -> bool:
+    """Whether clients' work runs in other processes, which do not see what changes in this one."""
+    return _ENGINE.get() is not None
 
 
 def in_order(
@@ -36,14 +72,21 @@ def in_order(
     items: Iterable[Item],
     device: str | torch.device = "cpu",
     ahead: int = 1,
+    *,
+    here: bool = False,
 ) -> Iterator[Result]:
     """`function(item)` for each item, in their order; a few are computed ahead, and no more are held in memory.
 
     So many for each core as `ahead` says: where results are small, more of them may wait for a slow one before them,
-    and no core does. On a GPU, one after another.
+    and no core does. On a GPU, one after another. An engine may compute it in another process: a function that does
+    more than answer, such as one that writes into what all share, says `here`.
     """
     if torch.device(device).type != "cpu":
         yield from map(function, items)
+        return
+    engine = None if here else _ENGINE.get()
+    if engine is not None:
+        yield from engine.in_order(function, items)
         return
     coming = iter(items)
     first = list(islice(coming, 2))
@@ -66,6 +109,30 @@ def in_order(
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def summed(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    device: str | torch.device = "cpu",
+    *,
+    look: Callable[[Item, Result], Any] = lambda item, term: None,
+    seen: Callable[[Item, Any], None] = lambda item, found: None,
+) -> Result | None:
+    """The sum of `function(item)` over all items, None of none; for sums that are the same in any order.
+
+    An engine adds in a tree, where the terms are. `look(item, term)` is asked of every term beside its item, and
+    `seen(item, …)` is told the answer here, in the order of the items.
+    """
+    items, engine = list(items), _ENGINE.get()
+    if engine is not None and torch.device(device).type == "cpu":
+        return engine.summed(function, items, look, seen)
+    total: Any = None
+    for item, term in zip(items, in_order(function, items, device), strict=True):
+        found = look(item, term)
+        total = term if total is None else total + term
+        seen(item, found)
+    return total  # type: ignore[no-any-return]
 
 
 @contextmanager

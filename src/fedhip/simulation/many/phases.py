@@ -6,18 +6,21 @@ clients are one block, and few blocks make the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from fedhip.core.exact.columns import COLUMN_BITS
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.simulation.beta import choose_beta, scorers
-from fedhip.simulation.driver import add_up
-from fedhip.simulation.encoding import Block, RowEncoding, columns_of_blocks
+from fedhip.simulation.driver import require_terms
+from fedhip.simulation.encoding import RowEncoding, columns_of_blocks
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.many.rows import Ints, ManyClients
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
-from fedhip.utils.parallel import in_order
+from fedhip.utils.parallel import summed
 from fedhip.utils.progress import ReportProgress, silent
 from fedhip.utils.stopwatch import Stopwatch
 
@@ -36,15 +39,14 @@ def federate_many(
     with watch("local training"):
         encoding = _encoding(clients, blocks, ridge)
 
-        def terms() -> Iterator[GridStatistics]:
-            done = 0
-            found = in_order(partial(_statistics, clients, encoding), blocks)
-            for block, own in zip(blocks, found, strict=True):
-                yield own
-                done += len(block)
-                tell("1 local training", done, len(clients))
+        done = 0
 
-        total = add_up(terms())
+        def seen(block: Ints, found: None) -> None:
+            nonlocal done
+            done += len(block)
+            tell("1 local training", done, len(clients))
+
+        total = require_terms(summed(partial(_statistics, clients, encoding), blocks, seen=seen))
     with watch("aggregation"):
         federation = Federation.of(
             total, 0.0 if beta == "auto" else beta, encoding, standardize=ridge.standardize, intercept=ridge.intercept
@@ -57,6 +59,20 @@ def federate_many(
         return choose_beta(federation, scoring, alpha, tell)
 
 
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Clients' rows below one another, which are read when they are looked at."""
+
+    clients: ManyClients
+    numbers: Ints
+    client: None = None
+
+    @property
+    def features(self) -> NDArray[Any]:
+        """Theirs."""
+        return self.clients.block(self.numbers)[0]
+
+
 def _statistics(clients: ManyClients, encoding: RowEncoding, block: Ints) -> GridStatistics:
     rows = clients.block(block)
     return GridStatistics.from_data(
@@ -67,6 +83,6 @@ def _statistics(clients: ManyClients, encoding: RowEncoding, block: Ints) -> Gri
 def _encoding(clients: ManyClients, blocks: list[Ints], ridge: RidgeOptions) -> RowEncoding:
     columns = ridge.columns
     if columns is None:
-        columns = columns_of_blocks(lambda: (Block(clients.block(block)[0]) for block in blocks), centred=ridge.centred)
+        columns = columns_of_blocks(lambda: (_Block(clients, block) for block in blocks), centred=ridge.centred)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     return RowEncoding(columns, bits, surveyed=ridge.columns is None)
