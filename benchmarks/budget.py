@@ -44,17 +44,18 @@ def measure(path: str, number: int, concentration: float, seed: int, share: floa
     partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
     clients, width, d = clients_of(data, partition), data.features.shape[1], data.num_classes
     task = Task(clients, d, options_of(Auto, "loo", {}), prior="client", seed=seed)
-    rows = sum(len(client.train[1]) for client in clients)
+    rows = [len(client.train[1]) for client in clients]
     today = 8 * Survey.size(width) + upload_bytes(width, d) + SCORES_BYTES + choosing_bytes(CANDIDATES, prior=True)
-    exchange, lift = 0, within(int(share * today), width, d, rows, prior=True).lift
-    if lift is not None:
+    exchange, found = 0, within(int(share * today), width, d, rows, prior=True)
+    if (lift := found.lift) is not None:
         plan = lift.plan(width, d)
         drawn = plan.draw(clients)
         clients, exchange = lift_clients(drawn, clients), plan.exchange
-        task, width = replace(task, clients=clients, ridge=lifted_grid(clients, kind=lift.kind)), plan.width
-    found = choose(task, wider=False)
-    accuracy = [value for value in tested(found.best.head, found.best.owns, 0.0).accuracy if value is not None]
-    sent = found.traffic[1] + exchange
+        grid = replace(lifted_grid(clients, kind=lift.kind), room=found.room)
+        task, width = replace(task, clients=clients, ridge=grid), plan.width
+    choice = choose(task, wider=False)
+    accuracy = [value for value in tested(choice.best.head, choice.best.owns, 0.0).accuracy if value is not None]
+    sent = choice.traffic[1] + exchange
     values = (Path(path).stem, number, concentration, seed, share, sent, width, f"{100 * np.mean(accuracy):.2f}")
     return dict(zip(HEADS, map(str, values), strict=True))
 

@@ -3,26 +3,31 @@
     --budget 5MB        survey, statistics, and everything that is chosen by
 
 Where the statistics of the features as they are do not fit, rows are projected before anything else (the lift
-"project"), to as many directions as fit, and their statistics are of few bits a number
-(`fedhip.features.lifts.budget`). Where they do, nothing changes; a wider lift competes only if its bytes fit too.
+"project"), and a client sends a square root of its statistics, rounded as finely as fits (`fedhip.core.exact.root`).
+All directions are kept where that leaves enough bits for each number, and as many as leave enough where it does not.
+Where the features as they are fit, nothing changes; a wider lift competes only if its bytes fit too.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.root import MOST_BITS, root_bytes
 from fedhip.errors import InputError
-from fedhip.features.lifts.budget import exchange_bytes, packed_bits, upload_bytes
+from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
 from fedhip.features.lifts.kinds import PROJECT
 from fedhip.heads.auto import choosing_bytes
 from fedhip.heads.choice import KIND, NARROW, WIDTH
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.candidates import CANDIDATES, WIDE_CANDIDATES
+
+#: What a number of the client with most rows has at least, in the mean; where all have as much, none is projected away.
+LEAST_BITS = 8
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
@@ -40,25 +45,31 @@ def bytes_of(size: str | float) -> int:
 
 @dataclass(frozen=True)
 class Within:
-    """What a budget leaves: a narrower projection or None, and whether a wider lift may compete."""
+    """What a budget leaves: a lift or none, whether a wider one may compete, and the bytes for a client's statistics.
+
+    Without `room` these are sent in 8 bytes a number.
+    """
 
     lift: LiftSettings | None
     wider: bool
+    room: int | None = None
 
 
-def within(budget: int, num_features: int, num_classes: int, rows: int, *, prior: bool) -> Within:
-    """What fits, for features so wide, classes and training rows."""
+def within(budget: int, num_features: int, num_classes: int, rows: Sequence[int], *, prior: bool) -> Within:
+    """What fits, for features so wide, classes, and training rows of each client."""
     choosing = SCORES_BYTES + choosing_bytes(CANDIDATES, prior=prior)
     plain = 8 * Survey.size(num_features) + upload_bytes(num_features, num_classes) + choosing
     if plain <= budget:
         # Where candidates of the features alone are taken in the end, their own upload comes after that with the lift.
-        wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, rows) + num_features, num_classes)
+        wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, sum(rows)) + num_features, num_classes)
         wide += 2 * SCORES_BYTES + choosing_bytes(WIDE_CANDIDATES, 2, prior=prior)
         return Within(None, num_features <= NARROW and plain + wide <= budget)
 
+    def beside(width: int) -> int:
+        return exchange_bytes(PROJECT, num_features, width) + choosing
+
     def projected(width: int) -> int:
-        first = exchange_bytes(PROJECT, num_features, width)
-        return first + upload_bytes(width, num_classes, packed_bits(rows)) + choosing
+        return beside(width) + root_bytes(max(rows), width, num_classes, LEAST_BITS)
 
     width = _widest(budget, projected, num_features)
     if width < 1:
@@ -67,7 +78,8 @@ def within(budget: int, num_features: int, num_classes: int, rows: int, *, prior
             f"a budget of {budget:,} bytes holds no upload of {num_features} features and {num_classes} classes; the "
             f"smallest is {least:,}"
         )
-    return Within(LiftSettings(PROJECT, width), False)
+    room = min(budget - beside(width), root_bytes(max(rows), width, num_classes, MOST_BITS))
+    return Within(LiftSettings(PROJECT, width), False, room)
 
 
 def _widest(room: int, taken: Callable[[int], int], most: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,20 +19,40 @@ from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey, require_same_constants
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
 from fedhip.core.exact.outweighing import Spread, outweighed, outweighing
+from fedhip.core.exact.root import root_statistics
 from fedhip.core.targets import Targets
 from fedhip.errors import ColumnError, ColumnWarning, InputError
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.tasks import repeated, targets_of
-from fedhip.utils.parallel import in_order
+from fedhip.utils.parallel import in_order, one_thread
+
+
+class Block(Protocol):
+    """Features of a client's rows, or of several clients', below one another; looked up where they are needed."""
+
+    @property
+    def features(self) -> NDArray[Any]:
+        """(N, m)."""
+
+    @property
+    def client(self) -> str | None:
+        """Whose they are, if they are one client's."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """Features of a client's rows, or of several clients', below one another."""
+class _OfClient:
+    """A client's training rows."""
 
-    features: NDArray[Any]
-    client: str | None = None
+    owner: Client
+
+    @property
+    def features(self) -> NDArray[Any]:
+        return self.owner.train[0]
+
+    @property
+    def client(self) -> str:
+        return self.owner.name
 
 
 Blocks = Callable[[], Iterable[Block]]
@@ -47,8 +67,8 @@ class RowEncoding:
 
     `scale` (d,) is the √w that rows of each class are weighted with (`fedhip.core.balance`); None where all weigh
     alike. `surveyed` says that the columns' units are known by a survey, which every client sent and received.
-    `targets` say how real targets and weights of rows stand on it; None for classes whose rows are counted. A number of
-    the statistics takes `number_bits` when it is sent.
+    `targets` say how real targets and weights of rows stand on it; None for classes whose rows are counted. A client's
+    statistics are sent in no more than `room` bytes, rounded as that takes; without, whole.
     """
 
     columns: Columns
@@ -56,7 +76,7 @@ class RowEncoding:
     scale: Tensor | None = None
     surveyed: bool = False
     targets: Targets | None = None
-    number_bits: int = 64
+    room: int | None = None
 
     def features(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
@@ -78,6 +98,13 @@ class RowEncoding:
                 fraction_bits=self.fraction_bits,
                 client=client.name,
             )
+        if self.room is not None:
+            labels = torch.as_tensor(client.train[1], device=device)
+            with one_thread():  # the same bits whenever it is asked for
+                return root_statistics(
+                    self.rounded(client.train, device), labels, num_classes, self.room,
+                    fraction_bits=self.fraction_bits, client=client.name,
+                )  # fmt: skip
         return GridStatistics.from_data(
             self.features(client.train, device),
             client.train[1],
@@ -119,7 +146,7 @@ def encoding_of(
     columns = ridge.columns or columns_of([repeated(client) for client in clients], centred=ridge.centred)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
-    encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None, number_bits=ridge.number_bits)
+    encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None, room=ridge.room)
     targets = targets_of([repeated(client) for client in clients], clients, encoding, centred=ridge.intercept)
     return encoding if targets is None else replace(encoding, targets=targets)
 
@@ -147,7 +174,7 @@ def columns_of(
     """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
     sums = list(_sums(clients)) if _may_be_kept(clients) else None
     try:
-        blocks = lambda: (Block(client.train[0], client.name) for client in clients)  # noqa: E731
+        blocks = lambda: map(_OfClient, clients)  # noqa: E731
         if survey is None:
             columns = _without_survey(reduce(add, _sums(clients) if sums is None else sums), blocks, centred)
         else:
@@ -178,21 +205,21 @@ def columns_of_blocks(blocks: Blocks, *, centred: bool = True) -> Columns:
 
 
 def warn_of_outweighing(clients: Sequence[Client], sums: Sequence[ColumnSums] | None = None) -> None:
-    """Warn of a client whose rows alone decide how far a column spreads; `sums` are the clients' where they are known.
+    """Warn of clients whose rows decide how far a column spreads; `sums` are the clients' where they are known.
 
     Not where there are so many clients that sums of each would take much memory.
     """
     if not _may_be_kept(clients):
         return
-    who, others = outweighing(Spread.of(list(_sums(clients)) if sums is None else sums))
+    astray, others = outweighing(Spread.of(list(_sums(clients)) if sums is None else sums))
     variance = others.variance.copy()
     for column in np.flatnonzero(variance):
-        rest = [np.asarray(client.train[0][:, column]) for k, client in enumerate(clients) if k != who[column]]
+        rest = [np.asarray(client.train[0][:, column]) for k, client in enumerate(clients) if not astray[k, column]]
         low, high = np.quantile(np.concatenate(rest), (0.25, 0.75), method="nearest")
         if low == high:  # a sparse column: there is little to tell apart
             variance[column] = 0.0
-    for k in np.unique(who[variance > 0.0]).tolist():
-        of_its = Spread(others.rows, others.mean, np.where(who == k, variance, 0.0))
+    for k in np.flatnonzero((astray & (variance > 0.0)).any(axis=1)).tolist():
+        of_its = Spread(others.rows, others.mean, np.where(astray[k], variance, 0.0))
         if (words := outweighed(clients[k].train[0], of_its)) is not None:
             warnings.warn(f"client {clients[k].name!r}: {words}", ColumnWarning, stacklevel=2)
 

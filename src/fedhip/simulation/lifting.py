@@ -24,10 +24,8 @@ from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_f
 from fedhip.core.standardization import Standardization
 from fedhip.errors import InputError
 from fedhip.features.lifts.budget import (
-    PACKED_FEATURE_BITS,
     SAME_UNITS,
     exchange_bytes,
-    packed_bits,
     require_memory,
     upload_bytes,
     width_for,
@@ -35,11 +33,11 @@ from fedhip.features.lifts.budget import (
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, PROJECT, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
-from fedhip.simulation.driver import add_up
+from fedhip.simulation.driver import require_terms
 from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of, warn_of_outweighing
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.options import STANDARD, RidgeOptions
-from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread, summed
 
 #: Steps of projected rows when their units are found.
 _MOMENT_BITS = 14
@@ -164,13 +162,15 @@ class LiftPlan:
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 
-        def products() -> Iterable[GridStatistics]:
-            found = in_order(lambda client: products_of(client, encoding, device), training, device)
-            for done, own in enumerate(found, start=1):
-                yield own
-                tell("0 first sum", done, len(training))
+        done = 0
 
-        return self.of_products(add_up(products()), encoding)
+        def seen(client: Client, found: None) -> None:
+            nonlocal done
+            done += 1
+            tell("0 first sum", done, len(training))
+
+        grid = require_terms(summed(lambda client: products_of(client, encoding, device), training, device, seen=seen))
+        return self.of_products(grid, encoding)
 
     def of_survey(self, survey: Survey) -> Lift:
         """From the columns' means and deviations."""
@@ -219,7 +219,7 @@ def lifted_grid(
 ) -> RidgeOptions:
     """The grid of lifted rows: they are of one size, and so are their columns' units, but for those of a projection."""
     if kind == PROJECT:
-        return packed_grid(clients, ridge)
+        return projected_grid(clients, ridge)
     largest, width = 0.0, 0
     for client in clients:
         width = client.train[0].shape[1]
@@ -229,8 +229,8 @@ def lifted_grid(
     return replace(ridge, columns=Columns.plain(width), fraction_bits=bits)
 
 
-def packed_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
-    """A coarse grid, whose sums take few bits: columns in units by which they deviate, to within a factor of √2.
+def projected_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
+    """The grid of projected rows: columns in units by which they deviate, to within a factor of √2.
 
     The units follow from two sums, of whole numbers: Σ q and Σ q² of each column in steps of 2^-14. Projected rows are
     of length √m in the mean square, so that Σ q² is no more than 2^28 N m.
@@ -246,7 +246,7 @@ def packed_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> Ri
     deviation = spread / rows * 2.0**-_MOMENT_BITS
     exponent = np.rint(np.log2(np.maximum(deviation, _LEAST_DEVIATION))).astype(np.int64)
     columns = Columns(torch.from_numpy(offset_near(mean, exponent)), torch.from_numpy(exponent))
-    return replace(ridge, columns=columns, fraction_bits=2 * PACKED_FEATURE_BITS, number_bits=packed_bits(rows))
+    return replace(ridge, columns=columns)
 
 
 def _lengths(client: Client) -> Survey:

@@ -2,13 +2,6 @@
 
 The upload grows with the square of the width: `upload_bytes` says by how much, `exchange_bytes` what the first sum
 takes, `width_for` the width that a budget allows.
-
-Projected rows are on a coarse grid, and a number of their statistics is sent in no more bits than the sum of
-everybody's may need (`packed_bits`). N rows in steps of 2^-s of their units deviate by at most √2 units around at most
-½ (`fedhip.simulation.lifting.packed_grid`), and by another half a step as they are rounded. So the squares of a column
-add up to at most N (1.55 · 2^s + ½)². No product of two columns is beyond that, nor the sum of one over some rows, for
-whole numbers are no larger than their squares. With a bit for the sign, sums modulo a power of two are exact, under
-masks too.
 """
 
 from __future__ import annotations
@@ -21,28 +14,14 @@ from fedhip.features.lifts.kinds import LANDMARKS, PROJECT, LiftKind
 
 #: Features that are wider have one unit for all columns.
 SAME_UNITS = 256
-#: Steps of projected rows are 2^-3 of their units, by which they deviate to within a factor of √2.
-PACKED_FEATURE_BITS = 3
-#: The root of the mean square of a column in its units: √(2 + ¼), and what its moments were rounded by.
-_ROOT_SQUARE = 1.55
 #: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
 #: clients at once 11.8 were measured, in a run that was 2048 wide.
 _SHARED_MATRICES, _CLIENT_MATRICES = 4, 4
 
 
-def upload_bytes(width: int, num_classes: int, number_bits: int = 64) -> int:
-    """What one client sends in round one: a triangle, class sums and counts, 8 bytes each unless they are packed."""
-    return packed_bytes(width * (width + 1) // 2 + width * num_classes + num_classes, number_bits)
-
-
-def packed_bytes(numbers: int, number_bits: int) -> int:
-    """So many numbers of so many bits, one after the other."""
-    return (numbers * number_bits + 7) // 8
-
-
-def packed_bits(rows: int) -> int:
-    """What a number of the sum of so many projected rows needs, its sign included."""
-    return 1 + math.ceil(rows * (_ROOT_SQUARE * 2.0**PACKED_FEATURE_BITS + 0.5) ** 2).bit_length()
+def upload_bytes(width: int, num_classes: int) -> int:
+    """What one client sends in round one: a triangle, class sums and counts, 8 bytes each."""
+    return 8 * (width * (width + 1) // 2 + width * num_classes + num_classes)
 
 
 def exchange_bytes(kind: LiftKind, num_features: int, width: int = 0) -> int:
