@@ -65,7 +65,9 @@ class Behind:
     answer: bytes = b"fine"
     status: int = 200
     early: bool = False  # answer before the body is read
+    closes: bool = False  # the connection, after each answer
     seen: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+    connections: set[tuple[str, int]] = field(default_factory=set)
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         """For the standard library's server."""
@@ -79,13 +81,15 @@ class Behind:
 
             def do_POST(self) -> None:
                 body = b"" if behind.early else self._body()
+                behind.connections.add(self.client_address)
                 behind.seen.append((self.command, self.path, dict(self.headers.items()), body))
                 self.send_response(behind.status)
                 self.send_header("Content-Length", str(len(behind.answer)))
                 self.send_header("X-Own", "kept")
+                if behind.early or behind.closes:
+                    self.send_header("Connection", "close")
                 self.end_headers()
                 self.wfile.write(behind.answer)
-                self.close_connection = True
 
             def _body(self) -> bytes:
                 if self.headers.get("Transfer-Encoding") != "chunked":

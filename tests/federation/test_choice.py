@@ -446,11 +446,11 @@ def test_the_report_says_what_the_site_took(tmp_path: Path, reports: None) -> No
     trial.run()
     own = Run.open(trial.site_folder("a") / "result")
     page = (own.path / "report.html").read_text()
-    assert "What was chosen, and why" in page
-    assert f"Chosen by {4 * 48} training rows" in page
+    assert "Which model was chosen" in page
+    assert f"Chosen by cross-validation on {4 * 48} training rows" in page
     stored = {**own.results["choice"], "taken": "majority"}
-    assert "The rows of this site speak for another: its most frequent class." in describe(stored)
-    assert "of this site" not in describe({**stored, "taken": stored["model"]})
+    assert "On this site's own rows another is best, and is used: its most frequent class." in describe(stored)
+    assert "this site's own rows" not in describe({**stored, "taken": stored["model"]})
     # By folds of so few rows too much would be expected: on noise .28, where chance is .25.
     assert own.details["clients"]["a"]["loo_chosen"] is None
     assert own.results["leave_one_out"] is None

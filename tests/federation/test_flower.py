@@ -105,6 +105,23 @@ def test_sum_beta_and_models_are_those_of_a_run(app: ClientApp, kept: dict[str, 
         assert torch.equal(model.weights, own.model.weights)
 
 
+def test_a_site_is_told_of_values_that_cost_all_others_a_column(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As by `fedhip run`: two sites with a stray each, and nothing else is said."""
+
+    def rows(context: Context) -> tuple[Any, Any]:
+        site = str(context.node_config["site"])
+        F, y = rows_of(site, 30)
+        F[3, 1] = 1e5 if site in ("south", "west") else F[3, 1]
+        return F, y
+
+    grid = InProcess(client_app(rows, lambda context, model: None))
+    with caplog.at_level("WARNING", "fedhip.flower"):
+        federate(grid, len(CLASSES), sites=4)
+    assert [record.getMessage().split(", and")[0] for record in caplog.records] == ["column 1 goes to 1e+05"] * 2
+
+
 def test_a_model_is_a_file_like_any_other(app: ClientApp, kept: dict[str, Model], tmp_path: Path) -> None:
     grid = InProcess(app)
     personalize(grid, *federate(grid, len(CLASSES)))
@@ -199,7 +216,7 @@ def test_rows_do_not_travel(app: ClientApp) -> None:
     personalize(grid, *federate(grid, len(CLASSES)))
     for content in grid.wire:
         for name, array in flower._arrays(content).items():
-            assert name in {"offset", "exponent", "classes", "gram", "cross", "counts", "betas"}
+            assert name in {"offset", "exponent", "survey", "classes", "gram", "cross", "counts", "betas"}
             assert not (array.ndim == 2 and np.shape(array)[0] == 30)
 
 

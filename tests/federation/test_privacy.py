@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -32,14 +33,17 @@ from fedhip.federation.site.inputs import Inputs, make_vector
 from fedhip.federation.site.ledger import Fingerprint, SumLedger
 from fedhip.federation.site.rows import SiteRows
 from fedhip.federation.site.session_ledger import require_sums
+from fedhip.federation.site.site import Site
 from fedhip.federation.site.state import Session, SiteState
-from fedhip.federation.status_codes import SiteRefusalError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.private import check_noisy_part, check_noisy_sum
 from fedhip.federation.sums.table import STATISTICS, TABLE, sums_of
 from fedhip.federation.sums.vector import Vector, from_vector, to_vector
 from fedhip.federation.transport.wire import RoundStep
 from fedhip.privacy.accounting import epsilon_of, rho_of
 from fedhip.privacy.attacks import Upload, recover_rows, single_rows
+from fedhip.privacy.mechanism import Mechanism
+from fedhip.privacy.noise import derived
 from fedhip.privacy.public import PublicMap
 from fedhip.runs import Run
 from fedhip.runs.report import render_report
@@ -326,6 +330,92 @@ def test_a_budget_that_is_spent_is_refused_with_what_is_left(tmp_path: Path) -> 
     assert "with this sum these rows have spent ε = " in second.log("a")
 
 
+def test_two_federations_at_once_spend_from_one_budget(tmp_path: Path) -> None:
+    """Both began while there was enough; the second finds it spent before its numbers leave, and sends nothing."""
+    tables = []
+    for name, deadline in (("first", 60.0), ("second", 61.0)):
+        (tmp_path / name).mkdir()
+        tables.append(Table(tmp_path / name, deadline=deadline, **{**PRIVATE, "epsilon": 6.0}))
+        tables[-1].until(RoundStep.SHARE)
+    assert spent() == []
+    first, second = tables
+    first._mask()
+    assert len(spent()) == 4
+    for site in FOUR:
+        assert second.code(site, RoundStep.MASK, second.dealt(site)) is SiteCode.BUDGET
+    assert len(spent()) == 4
+
+
+def test_rows_that_change_in_mid_session_are_refused(tmp_path: Path) -> None:
+    """Else they would be paid for as those that were here when it began, and cost nothing in the next federation."""
+    table = Table(tmp_path, **PRIVATE)
+    table.until(RoundStep.HELLO)
+    features, _ = rows_of("a")
+    write_rows(table.trial.data("a"), "a", features=features + 1.0)
+    assert table.code("a", RoundStep.KEYS) is SiteCode.DATA
+    assert "the training rows have changed since this session began" in table.trial.log("a")
+    write_rows(table.trial.data("a"), "a")
+    table.begin(b"t" * 32)
+    table.until(RoundStep.MASK)
+    assert len(spent()) == 4
+
+
+def test_nothing_but_the_noisy_numbers_tells_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, another_user: Callable[[], None]
+) -> None:
+    """Of rows whose noisy numbers are the same, every answer of a site, and all that the server keeps, is the same."""
+    encoded = Mechanism.encoded
+    fixed: dict[str, Any] = {}
+
+    def as_before(self: Mechanism, public: PublicMap, features: Any, labels: Any, classes: int, client: str) -> Any:
+        found = encoded(self, public, features, labels, classes, client)
+        return fixed.setdefault(client, found)
+
+    def noise_of(site: Any, *_: object) -> tuple[str, Any]:
+        return site.name, derived(hashlib.sha256(site.name.encode()).digest())
+
+    def without_keys(value: Any) -> Any:
+        """Keys, sealed shares and signatures are drawn anew in each session, and sites answer in any order."""
+        if isinstance(value, list):
+            return sorted(without_keys(each) for each in value)
+        return "bytes" if isinstance(value, bytes) else value
+
+    monkeypatch.setattr(Mechanism, "encoded", as_before)
+    monkeypatch.setattr("fedhip.federation.site.inputs.noise_of", noise_of)
+    answers: list[Any] = []
+    handle = Site.handle
+
+    def seen(self: Site, question: Any, node: int) -> Any:
+        answer = handle(self, question, node)
+        body = {name: without_keys(value) for name, value in answer.body.items()}
+        arrays = {name: (array.dtype, array.shape) for name, array in answer.arrays.items()}
+        answers.append((node, question.envelope.step, answer.code, sorted(body.items()), arrays))
+        return answer
+
+    monkeypatch.setattr(Site, "handle", seen)
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        trial = Trial.make(tmp_path / name, **PRIVATE)
+        for site in FOUR:
+            trial.policy(site, "tell_accuracy = true")
+        if name == "two":
+            another_user()
+            # Other rows, more of them, and of fewer classes.
+            features, labels = rows_of("b", 40)
+            write_rows(trial.data("b"), "b", features=features[::-1] * 3.0, labels=labels % 2)
+        answers.clear()
+        server = trial.run()
+        results = dict(server.results)
+        for changing in ("created", "seconds", "timing", "started", "finished", "run", "session"):
+            results.pop(changing, None)
+        found.append((sorted(map(repr, answers)), results, server.total().digest(), server.federation().common))
+    assert found[0][0] == found[1][0]
+    assert found[0][1] == found[1][1]
+    assert found[0][2] == found[1][2]
+    assert torch.equal(found[0][3].weights, found[1][3].weights)
+
+
 def test_a_row_that_was_paid_for_is_known_in_however_small_a_part_of_many(tmp_path: Path) -> None:
     """Of 10,000 rows any single one, which a sketch of few of the smallest hashes would not have."""
     trial = Trial.make(tmp_path, **PRIVATE)
@@ -419,6 +509,7 @@ def test_the_guarantee_is_in_the_agreement_and_told_before_anybody_accepts() -> 
     [
         ({"epsilon": 0.0}, "epsilon is 0.0; give a"),
         ({"epsilon": -1.0}, "epsilon is -1.0; give a"),
+        ({"epsilon": 101.0}, "epsilon is 101, which protects nobody; give at most 100"),
         ({"delta": 0.0}, "delta is 0.0; give a"),
         ({"delta": 1e-5, "max_rows": 25_000}, "delta is 1e-05, and there are 100,000 rows to protect"),
         ({"delta": 0.5}, "delta is 0.5, and there are 4 rows to protect"),

@@ -80,7 +80,7 @@ def test_tables_at_sites_give_the_models_of_a_run_on_all_rows(tmp_path: Path, se
         np.testing.assert_allclose(at_site.model(site).weights, run.model(site).weights, rtol=1e-9, atol=1e-12)
         np.testing.assert_array_equal(at_site.predict(new, site), run.predict(new, site))
     done = {entry["name"]: entry["done"] for entry in Run.open(made.site_folder("d") / "result").details["table"]}
-    assert done["age"].startswith("taken as it is; 25 of 25 missing, filled with 5")
+    assert done["age"].startswith("used as it is; 25 of 25 missing, filled with 5")
 
 
 def test_means_that_are_agreed_on_need_no_sum(tmp_path: Path) -> None:

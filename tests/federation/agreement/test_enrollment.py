@@ -17,7 +17,7 @@ import pytest
 
 from fedhip.errors import FileError
 from fedhip.federation.agreement import enrollment
-from fedhip.federation.agreement.credentials import make_site_key, read_private_key, write_private
+from fedhip.federation.agreement.credentials import make_site_key, read_private_key
 from fedhip.federation.agreement.fingerprint import fingerprint_of, require_fingerprint
 from fedhip.federation.agreement.init import draft, init
 from fedhip.federation.agreement.parcel import EnrollmentReply, Parcel, _checksum
@@ -25,6 +25,7 @@ from fedhip.federation.agreement.summary import in_words
 from fedhip.federation.errors import SetupError
 from fedhip.federation.operations.serving import write_endpoint
 from fedhip.federation.site.folder import open_site
+from fedhip.utils import files as utils_files
 from tests.cli.samples import done, refused
 
 SITES = ("a", "b", "c")
@@ -403,7 +404,7 @@ def test_an_enrolment_that_breaks_off_leaves_nothing_and_can_be_done_again(
 ) -> None:
     replies = sorted(tmp_path.glob("site-*/reply-*.json"))
     before = files(replied)
-    real = write_private
+    real = utils_files.write_private
 
     def full(path: Path, data: bytes) -> None:
         if path.name == "roster.json":
@@ -411,7 +412,7 @@ def test_an_enrolment_that_breaks_off_leaves_nothing_and_can_be_done_again(
         real(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(enrollment, "write_private", full)
+        patch.setattr(utils_files, "write_private", full)
         with pytest.raises(OSError, match="No space"):
             enrollment.enroll(replied, replies)
     assert files(replied) == before

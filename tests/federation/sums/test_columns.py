@@ -275,3 +275,16 @@ def test_a_column_without_units_and_without_an_intercept(tmp_path: Path) -> None
         RoundError, match=r"column 1 deviates by .* around 1e\+06: .*subtract a constant from the column"
     ):
         trial.run()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lift": "nystroem", "lift_width": 8, "lift_seed": 0, "lift_bandwidth": 1.5}],
+    ids=["without a lift", "landmarks"],
+)
+def test_a_site_is_told_where_units_are_agreed_on_too(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Without a survey it follows from the others' sums: of the statistics, or of the products that landmarks take."""
+    units: dict[str, Any] = {"columns": "given", "column_offsets": (0.0,) * WIDTH, "column_exponents": (10,) * WIDTH}
+    trial = in_dollars(tmp_path, 1e6, 0, **settings, **units)
+    trial.run()
+    assert [site for site in FOUR if "column 0 goes to 1e+06" in trial.log(site)] == ["b"]

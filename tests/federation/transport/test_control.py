@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,22 @@ def test_a_run_is_started_listed_and_stopped(control: Control, tmp_path: Path) -
     assert run.state == "finished:stopped"
     assert run.is_over
     assert not run.succeeded
+
+
+def test_dead_apps_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.corestate.sql_corestate import SqlCoreState
+
+    from fedhip.federation.transport import link
+
+    looked: list[float] = []
+    now = 100.0
+    monkeypatch.setattr(SqlCoreState, "_cleanup_expired_task_tokens", lambda _: looked.append(now))
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: now))
+    link.look_for_dead_apps_once_a_second()
+    state: Any = None
+    for now in (100.0, 100.5, 100.9, 101.0, 101.5, 103.0):  # noqa: B007 - read by the clock
+        SqlCoreState._cleanup_expired_task_tokens(state)
+    assert looked == [100.0, 101.0, 103.0]
 
 
 def test_what_the_server_refuses_is_an_error_of_ours(control: Control) -> None:

@@ -23,6 +23,7 @@ from tests.waiting import PATIENCE
 #: The engine's libraries warn one another.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PULL, PUSH, ANSWERED = "/v1/fleet/pull-messages", "/v1/runtime/push-messages", "/v1/fleet/push-messages"
+WANTED, STARTED = "/v1/runtime/acquire-task", "/v1/control/start-run"
 
 
 class Engine:
@@ -66,7 +67,7 @@ async def call(hold: Hold, path: str, body: bytes = b"", *, gone: asyncio.Event 
         return {"type": "http.request", "body": body, "more_body": False}
 
     scope = {"type": "http", "path": path, "state": {}}
-    await hold(scope, receive if path in (PULL, ARRIVALS) else whole, send)
+    await hold(scope, receive if path in (PULL, ARRIVALS, WANTED) else whole, send)
     return (sent[0]["status"], sent[1]["body"]) if sent else (0, b"")
 
 
@@ -135,6 +136,41 @@ def test_one_who_hangs_up_takes_no_question_with_him() -> None:
         assert await waiting == (0, b"")
         await call(hold, PUSH, b"question")
         assert engine.questions == [b"question"]
+
+    in_loop(test)
+
+
+def test_a_call_for_apps_waits_until_one_is_started_and_is_passed_on_once() -> None:
+    async def test() -> None:
+        hold = Hold(engine := Engine(), Arrivals(), longest=PATIENCE)
+        looks = 0
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal looks
+            looks += scope["path"] == WANTED
+            await engine(scope, receive, send)
+
+        hold._app = counted
+        assert await call(hold, WANTED, b"signed") == (200, b"")  # what waits from before is found at once
+        gone = asyncio.Event()
+        dead = asyncio.create_task(call(hold, WANTED, b"signed", gone=gone))
+        held = asyncio.create_task(call(hold, WANTED, b"signed"))
+        await asyncio.sleep(0.05)
+        assert looks == 1
+        assert not held.done()
+        gone.set()
+        assert await dead == (0, b"")
+        await call(hold, STARTED)
+        assert await held == (200, b"")
+        assert looks == 2  # who has hung up was given nothing
+        await call(hold, STARTED)
+        engine.status = 401
+        assert await call(hold, WANTED, b"stranger") == (401, b"")
+        engine.status = 200
+        assert await call(hold, WANTED, b"signed") == (200, b"")  # he has not delayed it
+        hold._longest = 0.1
+        assert await call(hold, WANTED, b"signed") == (200, b"")
+        assert looks == 5
 
     in_loop(test)
 

@@ -20,6 +20,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedhip.federation.agreement.credentials import read_private_key
 from fedhip.federation.operations.supervisor import write_json
+from fedhip.federation.transport import proxy as proxy_module
 from fedhip.federation.transport.callers import Callers, NotPassedError, public_pem
 from fedhip.federation.transport.proxy import Proxy, inner_tls, listen, outer_tls
 from tests.federation.proxy_peers import (
@@ -81,6 +82,23 @@ def test_a_connection_serves_one_call_after_the_other(door: Door, credentials: P
     answer = door.raw(one + two)  # both at once: the second waits for its turn
     assert answer.count(b"HTTP/1.1 200") == 2
     assert [seen[3] for seen in door.behind.seen] == [b"1", b"2"]
+    assert len(door.behind.connections) == 1
+    door.raw(two)
+    assert len(door.behind.connections) == 2  # another caller's are its own
+
+
+def test_a_connection_to_the_server_is_not_used_when_it_may_be_closed(
+    door: Door, credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = head(credentials, **{"content-length": "1"}) + b"1"
+    two = head(credentials, **{"content-length": "1", "connection": "close"}) + b"2"
+    door.behind.closes = True
+    assert door.raw(one + two).count(b"HTTP/1.1 200") == 2
+    assert len(door.behind.connections) == 2
+    door.behind.closes = False
+    monkeypatch.setattr(proxy_module, "_KEPT", 0.0)  # it was kept for too long
+    assert door.raw(one + two).count(b"HTTP/1.1 200") == 2
+    assert len(door.behind.connections) == 4
 
 
 @pytest.mark.parametrize(

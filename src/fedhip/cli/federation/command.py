@@ -28,10 +28,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the commands."""
     parser = subparsers.add_parser(
         "federation",
-        help="one round over the network, with sites that keep their rows",
-        description="A round between machines: the coordinator runs init, enroll, serve and run, each site accept and "
-        "site. The server sees the sum of the sites' statistics and no site's own. Page for newcomers: "
-        "docs/federation.md.",
+        help="train across machines; every site keeps its rows",
+        description="Train across machines. The coordinator runs init, enroll, serve and run; each site runs accept "
+        "and site. By secure aggregation the server learns the sum of the sites' statistics, not those of one site. "
+        "Start with docs/tutorials/federation.md.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     federation_init.register(commands)
@@ -49,7 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "serve",
-        help="run the server",
+        help="at the coordinator: run the server",
         description="Run the engine's server on loopback and, in front of it, a TLS proxy that lets only the sites' "
         "calls through. Ctrl-C stops both.",
     )
@@ -57,16 +57,16 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: as init's address asks)")
     parser.add_argument("--port", type=int, metavar="N", help="another port than at init")
     parser.add_argument("--background", action="store_true", help="return when the server is ready")
-    parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
-    parser.add_argument("--status-port", type=int, metavar="N", help="the coordinator's page, on this port of loopback")
+    parser.add_argument("--proxy", action=_FLAG, default=True, help="run the TLS proxy; without it, put nginx in front")
+    parser.add_argument("--status-port", type=int, metavar="N", help="serve a status page on this port of 127.0.0.1")
     parser.add_argument(
         "--status-host", action="append", default=[], metavar="NAME",
-        help="a name that a reverse proxy calls the page by; may be repeated",
+        help="host name under which a reverse proxy serves the status page; may be repeated",
     )  # fmt: skip
     _add_log_format(parser)
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
-    printed.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
+    printed.add_argument("--print-nginx", action="store_true", help="print an nginx configuration and exit")
+    printed.add_argument("--print-systemd", action="store_true", help="print a systemd unit and exit")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(serve))
 
@@ -76,14 +76,14 @@ def _add_log_format(parser: argparse.ArgumentParser) -> None:
         "--log-format",
         choices=logs.FORMATS,
         default=logs.TEXT,
-        help="text, or json: one JSON object a line, in every log",
+        help="text, or json (one JSON object per line)",
     )
 
 
 def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "site",
-        help="take part, as a site",
+        help="at a site: connect and take part",
         description="Connect to the server with the site's key and answer its questions until Ctrl-C. Rows stay here; "
         "the model and its report go to --out.",
     )
@@ -92,16 +92,16 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder, .npz, or table")
     rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
-    parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
+    parser.add_argument("--name", help="check that the folder belongs to this site")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the agreed encoder, if it lies elsewhere")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     parser.add_argument(
         "--allow", metavar="REASON",
-        help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
+        help="take part once although the ledger would refuse this sum; the reason is recorded",
     )  # fmt: skip
     _add_log_format(parser)
     parser.add_argument("--background", action="store_true", help="return when the site is connected")
-    parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
+    parser.add_argument("--print-systemd", action="store_true", help="print a systemd unit and exit")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(site))
 
@@ -109,7 +109,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "run",
-        help="start the round and wait for it",
+        help="at the coordinator: start the round and wait for it",
         description="Start the round and show its steps. Exit code 0 only if it succeeded and left its result.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
@@ -119,7 +119,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "status", help="server, sites and runs", description="What runs, which sites are connected, and all runs."
+        "status",
+        help="show server, sites and rounds",
+        description="Show what is running, which sites are connected, and all rounds.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
     parser.add_argument(
@@ -132,9 +134,9 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "stop",
-        help="end what was started here",
-        description="End the server or site that was started from this folder on this machine, and those of the "
-        "sites' folders in it. Nothing else is touched.",
+        help="stop the server or site started from a folder",
+        description="Stop the server or site that was started from this folder on this machine, and those of the "
+        "sites' folders inside it.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
@@ -144,15 +146,19 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "renew",
-        help="a new certificate for the server",
-        description="Replace the server's certificate, which lasts a year, by a new one of the same authority. The "
-        "sites keep what they have; serve must be started again.",
+        help="at the coordinator: renew the server's certificate",
+        description="Replace the server's certificate, valid for a year, by a new one of the same authority. Sites "
+        "need no change; restart serve.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="by which sites reach it (default: as before)"
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name or address by which sites reach it (default: as before)",
     )
-    parser.add_argument("--days", type=int, metavar="N", help="its life (default: a year)")
+    parser.add_argument("--days", type=int, metavar="N", help="days until it expires (default: a year)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(renew))
 

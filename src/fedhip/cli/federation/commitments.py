@@ -14,7 +14,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the auditor's command."""
     parser = subparsers.add_parser(
         "verify-commitment",
-        help="for an auditor: did a site mask what it shows?",
+        help="for an auditor: check what a site masked against its commitment",
         description="Make the masks of a site's vector again and see whether vector and masks are what the site signed "
         "in the sum. Says also whether any rows can have such statistics.",
     )
@@ -34,7 +34,7 @@ def register_open(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     """Add the site's command."""
     parser = commands.add_parser(
         "open-commitment",
-        help="at a site: what it masked, for the auditor",
+        help="at a site: reveal to the auditor what was masked",
         description="Write what this site masked in a sum, and what its masks were made of, to a file that its owner "
         "alone can read. It tells this site's statistics: give it to the agreed auditor and to nobody else.",
     )

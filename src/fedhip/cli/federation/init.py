@@ -29,26 +29,36 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command."""
     parser = commands.add_parser(
         "init",
-        help="make a federation: agreement, certificates, parcels",
-        description="Make the folder of a federation: what all sites agree on, the authority and the server's "
-        "certificate, and for each site a parcel from which it makes its key. Where all sites are on this machine, "
-        "their folders and keys are made at once.",
+        help="at the coordinator: create a federation and its invitations",
+        description="Create the folder of a federation: the agreement, the server's certificate, and a file for each "
+        "site (its parcel), from which it makes its key. If all sites are on this machine, their folders and keys "
+        "are made at once.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a folder that does not exist yet")
     parser.add_argument("--name", required=True, help="the federation's name")
-    parser.add_argument("--site", action="append", required=True, metavar="NAME", dest="sites", help="once for each")
+    parser.add_argument(
+        "--site", action="append", required=True, metavar="NAME", dest="sites", help="name of a site; repeat for each"
+    )
     parser.add_argument(
         "--make-keys", action=_FLAG,
         help="make the private keys of all sites here (default: only without --host, or if it is this machine)",
     )  # fmt: skip
     parser.add_argument(
         "--auditor", metavar="NAME",
-        help="to whom a site may be asked to show what it masked: sites then sign a commitment to it",
+        help="the auditor, to whom a site can be asked to reveal what it masked; sites sign a commitment",
     )  # fmt: skip
     net = parser.add_argument_group("network")
-    net.add_argument("--host", action="append", default=[], metavar="NAME", help="by which sites reach the server")
-    net.add_argument("--port", type=int, metavar="N", help="where it listens (default: 8443)")
-    net.add_argument("--days", type=int, metavar="N", help="life of the server's certificate (default: a year)")
+    net.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name or address by which sites reach the server",
+    )
+    net.add_argument("--port", type=int, metavar="N", help="port of the server (default: 8443)")
+    net.add_argument(
+        "--days", type=int, metavar="N", help="days until the server's certificate expires (default: a year)"
+    )
     what = parser.add_argument_group("classes and features, one way of each")
     what.add_argument("--classes", metavar="A,B,…", help="the classes, or a file with one in each line")
     what.add_argument("--features", type=Path, metavar="FILE", help="classes and width as in this feature file")
@@ -142,7 +152,7 @@ def init(args: argparse.Namespace) -> int:
     if (promised := guarantee_of(made.agreement)) is not None:
         print(promised)
         print(costs_in_words(made.agreement))
-    print(f"the sites will look for the server at {made.address}")
+    print(f"sites connect to the server at {made.address}")
     for where, command in made.next_commands:
         print(f"{where + ':':13} {command}")
     return 0

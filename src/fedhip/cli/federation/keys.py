@@ -1,4 +1,4 @@
-"""`fedhip federation accept`, `enroll` and `fingerprint`: keys that are made at the sites, and whose they are."""
+"""`fedhip federation accept`, `enroll`, `rotate-key` and `fingerprint`: keys that sites make, and whose they are."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the commands."""
     _add_accept(commands)
     _add_enroll(commands)
+    _add_rotate(commands)
     _add_fingerprint(commands)
 
 
 def _add_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "accept",
-        help="at a site: make its key, and later take everybody's",
+        help="at a site: make a key, and later accept the keys of all sites",
         description="Accept a parcel of the coordinator's. The first makes the site's folder with its private key, "
         "which stays there, and a reply for the coordinator. The second has the keys of all sites: they are taken if "
         "the fingerprint is the one that another site reads aloud.",
     )
     parser.add_argument("parcel", type=Path, metavar="PARCEL", help="the file that the coordinator sent")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="the site's folder (default: site-NAME, here)")
-    parser.add_argument("--name", help="the site's name, to be sure that this is its parcel")
+    parser.add_argument("--name", help="check that the parcel is for this site")
     parser.add_argument("--fingerprint", metavar="DIGITS", help="as another site tells it (default: it is asked for)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(accept))
@@ -42,19 +43,36 @@ def _add_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_enroll(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "enroll",
-        help="at the coordinator: the sites' replies become the roster",
-        description="Make the roster from the replies of all sites, and for each site a second parcel that has it.",
+        help="at the coordinator: collect the sites' keys",
+        description="Make the roster (all sites' names and keys) from their replies, and a second parcel with it for "
+        "each site.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument("replies", type=Path, nargs="+", metavar="FILE", help="the reply of each site")
+    parser.add_argument(
+        "--replace", action="store_true",
+        help="these sites changed their keys (rotate-key): replace and retire those in the roster, before the round",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(enroll))
+
+
+def _add_rotate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "rotate-key",
+        help="at a site: change its key, before the round",
+        description="Make a new private key in the place of the site's own, and a reply for the coordinator (enroll "
+        "--replace). The site takes part again when it has accepted the new second parcel, as all others must.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the site's folder, which accept made")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
+    parser.set_defaults(handler=with_engine(rotate_key))
 
 
 def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "fingerprint",
-        help="what the sites compare by telephone",
+        help="print the fingerprint that sites compare by telephone",
         description="Print the fingerprint of a federation: of its agreement, the names and keys of all sites, and the "
         "server's authority.",
     )
@@ -67,9 +85,10 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def accept(args: argparse.Namespace) -> int:
     """Accept a parcel."""
-    from fedhip.federation.agreement.enrollment import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.enrollment import accept_first, accept_second, accepted_roster, safe_policy
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.agreement.policy import FILE, Policy
+    from fedhip.federation.agreement.rotation import changed
     from fedhip.federation.errors import SetupError
 
     parcel = Parcel.read(args.parcel)
@@ -88,10 +107,15 @@ def accept(args: argparse.Namespace) -> int:
         print(f"for the coordinator: {reply}")
         return 0
 
+    before = accepted_roster(folder)
+    news = [] if before is None else changed(before, parcel.roster)
+
     def read_aloud() -> str:
         if not args.json:
             _describe(parcel, Policy.read(folder / FILE))
-        return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel)
+            if news:
+                print(f"another key than before: {', '.join(news)}; ask them whether they changed it")
+        return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel, news)
 
     accept_second(parcel, folder, read_aloud)
     if args.json:
@@ -110,13 +134,13 @@ def _describe(parcel: Parcel, policy: Policy) -> None:
         print(f"fedhip: warning: {warning}", file=sys.stderr)
 
 
-def _ask(parcel: Parcel, path: Path) -> str:
-    """The fingerprint, from who sits at the terminal."""
+def _ask(parcel: Parcel, path: Path, news: list[str]) -> str:
+    """The fingerprint, from who sits at the terminal; of another site, of one with a new key if there is one."""
     from fedhip.federation.errors import SetupError
     from fedhip.federation.operations.paths import command
 
     sites = parcel.agreement.sites
-    following = sites[(sites.index(parcel.site) + 1) % len(sites)]
+    following = next((site for site in news if site != parcel.site), sites[(sites.index(parcel.site) + 1) % len(sites)])
     if not sys.stdin.isatty():
         raise SetupError(
             f"the fingerprint is needed, as the site {following!r} tells it: give --fingerprint; what you tell others: "
@@ -137,7 +161,7 @@ def enroll(args: argparse.Namespace) -> int:
     from fedhip.federation.agreement.enrollment import enroll as make
     from fedhip.federation.operations.paths import command
 
-    made = make(args.directory, args.replies)
+    made = make(args.directory, args.replies, replacing=args.replace)
     directory = args.directory.absolute()
     if args.json:
         parcels = {name: str(path) for name, path in made.parcels.items()}
@@ -151,6 +175,20 @@ def enroll(args: argparse.Namespace) -> int:
     print(f"fingerprint: {made.fingerprint}")
     print("each site compares it with another site, not with you: fedhip federation accept NAME-2.json")
     print(f"then here: {command('serve', directory)}")
+    return 0
+
+
+def rotate_key(args: argparse.Namespace) -> int:
+    """Change a site's key."""
+    from fedhip.federation.agreement.rotation import rotate_key as rotate
+
+    reply = rotate(args.folder)
+    if args.json:
+        print(json_text({"folder": str(args.folder), "reply": str(reply)}))
+        return 0
+    print(f"{args.folder} has a new private key, and the old one is deleted; this site takes no part until it has")
+    print("accepted the coordinator's new second parcel")
+    print(f"for the coordinator: {reply}")
     return 0
 
 

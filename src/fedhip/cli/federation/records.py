@@ -15,19 +15,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the commands."""
     parser = commands.add_parser(
         "revoke",
-        help="at the coordinator: let a site in no more",
-        description="Take a site's key back: the server refuses its calls from now on, also while it runs. Agreement "
-        "and roster stay, and what is in a finished sum. It cannot be undone.",
+        help="at the coordinator: revoke a site's access",
+        description="Revoke a site's key: the server refuses its calls from now on, also while it runs. The agreement, "
+        "the roster and finished sums do not change. This cannot be undone.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
-    parser.add_argument("site", metavar="SITE", help="its name")
+    parser.add_argument("site", metavar="SITE", help="the client's name")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(revoke))
     parser = commands.add_parser(
         "export-log",
-        help="at the coordinator: what happened, signed",
-        description="Write what happened in the rounds (state/progress.jsonl), one JSON object a line, and a last "
-        "line that the server signs.",
+        help="at the coordinator: export a signed log",
+        description="Write the events of all rounds, one JSON object per line; the server signs the last line.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument("file", type=Path, metavar="FILE", help="what to write: a file that does not exist yet")
@@ -35,8 +34,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(handler=with_engine(export_log))
     parser = commands.add_parser(
         "verify-log",
-        help="is such a log as it was signed?",
-        description="Whether a log that export-log wrote is as the server of this federation signed it.",
+        help="check the signature of an exported log",
+        description="Check that a log of export-log is unchanged since the server of this federation signed it.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the log")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a site's folder, or the coordinator's")

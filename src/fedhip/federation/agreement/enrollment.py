@@ -5,12 +5,13 @@
     coordinator   enroll   the roster from all replies, and a second parcel for each site
     site          accept   the roster joins the site's folder once the fingerprint was compared with another site's
 
-A private key is never in a parcel or a reply. A site's folder has a roster only if its fingerprint was compared.
+A private key is never in a parcel or a reply. A site's folder has a roster only if its fingerprint was compared. How a
+key is changed before the round: `rotation.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,11 +33,12 @@ from fedhip.federation.agreement.names import near, shown
 from fedhip.federation.agreement.parcel import EnrollmentReply, Parcel
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.agreement.roster import Roster
+from fedhip.federation.agreement.rotation import require_no_round_at, require_successor, with_new_keys
 from fedhip.federation.errors import (
     FederationError,
     SetupError,
 )
-from fedhip.federation.operations.paths import ServerPaths, command, take_free_place
+from fedhip.federation.operations.paths import ServerPaths, take_free_place
 from fedhip.federation.site.folder import (
     AUTHORITY,
     CONNECTION,
@@ -46,6 +48,7 @@ from fedhip.federation.site.folder import (
     write_connection,
 )
 from fedhip.runs.draft import temporary_folder
+from fedhip.utils import files
 from fedhip.utils.files import require_folder
 
 PARCELS = "parcels"
@@ -113,8 +116,9 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
     name, _ = read_connection(folder / CONNECTION)
     if name != parcel.site:
         raise SetupError(f"the parcel is for the site {parcel.site!r}, and {folder} is the folder of {name!r}")
-    if (folder / roster_file.FILE).exists():
-        raise SetupError(f"{folder} has accepted a roster already; its fingerprint: {command('fingerprint', folder)}")
+    before = accepted_roster(folder)
+    if before is not None:
+        require_successor(before, parcel.roster, folder)
     if Agreement.read(folder / agreement_file.FILE).digest() != parcel.agreement.digest():
         raise SetupError(
             f"the second parcel has another agreement than the first, which is in {folder}; ask the coordinator why"
@@ -128,8 +132,16 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
             f"the roster has another key of the site {name!r} than the one in {folder}: somebody else would act as "
             "this site. Take no part; ask the coordinator where the key came from"
         )
+    if before is not None:
+        require_no_round_at(folder, parcel.agreement)
     require_fingerprint(read_aloud(), parcel.fingerprint)
-    write_private(folder / roster_file.FILE, parcel.roster.to_text().encode("utf-8"))
+    files.write_private(folder / roster_file.FILE, parcel.roster.to_text().encode("utf-8"))
+
+
+def accepted_roster(folder: Path) -> Roster | None:
+    """The roster that a site accepted before."""
+    path = folder / roster_file.FILE
+    return Roster.read(path) if path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -141,25 +153,29 @@ class Enrolled:
     parcels: dict[str, Path]
 
 
-def enroll(directory: str | Path, replies: Sequence[str | Path]) -> Enrolled:
-    """The roster from the replies of all sites, at once; nothing is left where one is missing or wrong."""
+def enroll(directory: str | Path, replies: Sequence[str | Path], *, replacing: bool = False) -> Enrolled:
+    """The roster from the replies of all sites, at once; nothing is left where one is missing or wrong.
+
+    With `replacing` the replies are of sites that changed their keys since, before the round.
+    """
     paths = ServerPaths.open(directory)
     target = paths.path / roster_file.FILE
-    if target.exists():
+    if target.exists() and not replacing:
         raise SetupError(
-            f"{target} exists: the sites are enrolled. Where a wrong key is in it and no round was begun, remove it "
-            "and enroll all of them again"
+            f"{target} exists: the sites are enrolled. As long as no round was begun, --replace takes the new reply of "
+            "a site that changed its key (rotate-key), or whose reply was a wrong one"
         )
     agreement = Agreement.read(paths.path / agreement_file.FILE)
-    roster = _roster(agreement, replies)
+    found = _replies(agreement, replies)
+    roster = with_new_keys(paths, list(found.values())) if replacing else _roster(agreement, found)
     first = {site: Parcel.read(first_parcel(paths.path, site)) for site in agreement.sites}
     made: dict[str, Path] = {}
     try:
         for site, parcel in first.items():
             made[site] = second_parcel(paths.path, site)
-            made[site].unlink(missing_ok=True)  # without a roster it is of an enrolment that was broken off
-            write_private(made[site], replace(parcel, roster=roster).to_text().encode("utf-8"))
-        write_private(target, roster.to_text().encode("utf-8"))
+            # What is there is of the roster before, or of an enrolment that was broken off.
+            files.write_private(made[site], replace(parcel, roster=roster).to_text().encode("utf-8"))
+        files.write_private(target, roster.to_text().encode("utf-8"))
     except BaseException:
         for path in made.values():
             path.unlink(missing_ok=True)
@@ -167,7 +183,7 @@ def enroll(directory: str | Path, replies: Sequence[str | Path]) -> Enrolled:
     return Enrolled(roster, fingerprint_of(agreement, roster, read_authority(paths.authority)), made)
 
 
-def _roster(agreement: Agreement, replies: Sequence[str | Path]) -> Roster:
+def _replies(agreement: Agreement, replies: Sequence[str | Path]) -> dict[str, EnrollmentReply]:
     found: dict[str, EnrollmentReply] = {}
     for path in replies:
         reply = EnrollmentReply.read(path)
@@ -183,6 +199,10 @@ def _roster(agreement: Agreement, replies: Sequence[str | Path]) -> Roster:
         if reply.site in found:
             raise SetupError(f"there are two replies of the site {reply.site!r}; give one, and ask the site which")
         found[reply.site] = reply
+    return found
+
+
+def _roster(agreement: Agreement, found: Mapping[str, EnrollmentReply]) -> Roster:
     if missing := [site for site in agreement.sites if site not in found]:
         raise SetupError(f"there is no reply of {', '.join(map(repr, missing))}; give the replies of all sites at once")
     return Roster(agreement.name, {site: reply.key for site, reply in found.items()})

@@ -89,7 +89,7 @@ class Policy:
         help="Refuse a federation without differential privacy (epsilon): its sums are exact.",
     )  # fmt: skip
     max_epsilon: float = declare(
-        "", number(above=0.0), default=8.0, absent=8.0,
+        "", number(above=0.0, most=100.0), default=8.0, absent=8.0,
         help="With differential privacy: refuse a sum by which all that had rows of this site would be at more than "
         "this ε, at max_delta, together.",
     )  # fmt: skip

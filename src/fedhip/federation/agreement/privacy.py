@@ -236,7 +236,7 @@ def check_privacy(agreement: Agreement) -> None:
         raise SetupError(
             f"the federation is too small for epsilon = {agreement.epsilon:g}: its sites bring {rows:,} rows at most "
             f"(max_rows = {agreement.max_rows}), and the noise weighs as much as {needed:,.0f}; with that many rows it "
-            f"would do, or with epsilon = {agreement.epsilon * needed / rows:.2g}"
+            f"would do, or with epsilon = {mechanism.larger_epsilon(rows, len(agreement.classes)):g}"
         )
 
 

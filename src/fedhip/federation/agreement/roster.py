@@ -26,10 +26,11 @@ _REMEDY = f"get {FILE} from the coordinator again"
 
 @dataclass(frozen=True)
 class Roster:
-    """Public keys by site, in the order of names."""
+    """Public keys by site, in the order of names; `retired` are keys that sites had before, and nobody may have."""
 
     federation: str
     keys: Mapping[str, bytes]
+    retired: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         require_federation_name(self.federation)
@@ -44,6 +45,10 @@ class Roster:
                 raise SetupError(f"the sites {twin!r} and {name!r} have the same key; each site needs its own")
             keys[name] = key
         object.__setattr__(self, "keys", keys)
+        retired = tuple(sorted({require_public_key(key) for key in self.retired}))
+        if back := next((name for name, key in keys.items() if key in retired), None):
+            raise SetupError(f"the key of the site {back!r} was retired; the site makes another with rotate-key")
+        object.__setattr__(self, "retired", retired)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,11 +96,12 @@ class Roster:
 
     def _content(self) -> dict[str, Any]:
         sites = {name: {"key": key.decode("ascii")} for name, key in self.keys.items()}
-        return {"schema": SCHEMA, "federation": self.federation, "sites": sites}
+        retired = {"retired": [key.decode("ascii") for key in self.retired]} if self.retired else {}
+        return {"schema": SCHEMA, "federation": self.federation, "sites": sites, **retired}
 
 
-def _parts(content: Any) -> tuple[str, dict[str, bytes]]:
-    if not isinstance(content, dict) or set(content) != {"schema", "federation", "sites"}:
+def _parts(content: Any) -> tuple[str, dict[str, bytes], tuple[bytes, ...]]:
+    if not isinstance(content, dict) or set(content) - {"retired"} != {"schema", "federation", "sites"}:
         raise SetupError("it has not the keys 'schema', 'federation' and 'sites'; get the file again")
     require_schema(content["schema"], SCHEMA, "it")
     sites = content["sites"]
@@ -106,7 +112,10 @@ def _parts(content: Any) -> tuple[str, dict[str, bytes]]:
         if not isinstance(entry, dict) or set(entry) != {"key"} or not isinstance(entry["key"], str):
             raise SetupError(f"site {shown(name)} has not just one text 'key'; get the file again")
         keys[name] = entry["key"].encode("utf-8", "surrogatepass")
-    return content["federation"], keys
+    retired = content.get("retired", [])
+    if not isinstance(retired, list) or not all(isinstance(key, str) for key in retired):
+        raise SetupError(f"'retired' is {shown(retired)}; get the file again")
+    return content["federation"], keys, tuple(key.encode("utf-8", "surrogatepass") for key in retired)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

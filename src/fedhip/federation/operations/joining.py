@@ -40,7 +40,7 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
             _start_node(site, state, config, supervisor, say, app)
             if stop.is_set():
                 return
-            said = f"ready: site {site.name!r} is connected to {site.address} and waits for a round; Ctrl-C leaves"
+            said = f"ready: site {site.name!r} is connected to {site.address} and waits for a round; stop with Ctrl-C"
             write_json(state.ready, {"said": said, "pid": os.getpid()})
             say(said)
             supervisor.watch()

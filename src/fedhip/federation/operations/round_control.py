@@ -22,7 +22,7 @@ from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control, EngineRun
 
 #: Between two looks at what the round says of itself, and between two questions about it to the engine.
-_POLL, _ASK = 0.1, 1.0
+_POLL, _ASK = 0.1, 3.0
 #: How long a server may be away, to be started again, before a run that was followed is given up.
 _PATIENCE = 120.0
 _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}

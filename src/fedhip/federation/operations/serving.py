@@ -75,10 +75,8 @@ def serve(paths: ServerPaths, endpoint: Endpoint, *, say: Say, stop: threading.E
             if stop.is_set():
                 return
             announce(paths, let_in, port)
-            front = (
-                f"at {endpoint.address}" if with_proxy else f"on loopback, port {port}, with no proxy of ours in front"
-            )
-            said = f"ready: {roster.federation} {front}, {len(let_in)} sites may come; Ctrl-C stops"
+            front = f"at {endpoint.address}" if with_proxy else f"on loopback, port {port}, without fedhip's proxy"
+            said = f"ready: {roster.federation} {front}, waiting for {len(let_in)} sites; stop with Ctrl-C"
             write_json(state.ready, {"said": said, "control_port": port, "pid": os.getpid()})
             say(said)
             supervisor.watch()

@@ -14,6 +14,7 @@ from fedhip.federation.agreement.privacy import public_of
 from fedhip.federation.errors import MessageError, SetupError
 from fedhip.federation.site.budget import noise_of
 from fedhip.federation.site.folder import SiteFolder
+from fedhip.federation.site.ledger import SumLedger
 from fedhip.federation.site.rows import SiteRows, require_size
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
@@ -103,7 +104,17 @@ class Inputs:
             raise SiteRefusalError(SiteCode.CLIPPING, str(error)) from error
 
     def randomness(self, exact: Vector) -> Bytes:
-        """What the noise on these numbers is made of; which release that is, the session keeps."""
+        """What the noise on these numbers is made of; which release that is, the session keeps.
+
+        Refused where rows have changed since the session began: they would be paid for as those that were here then.
+        """
+        if self.session.data is not None:
+            with SumLedger.open(witness=self.state.witness) as sums:
+                now = sums.fingerprint(self.rows, self.agreement.classes)
+            if now.digest != self.session.data:
+                raise SiteRefusalError(
+                    SiteCode.DATA, "the training rows have changed since this session began; begin anew with them"
+                )
         self.session.release, found = noise_of(self.site, self.state, exact)
         return found
 

@@ -33,6 +33,7 @@ from fedhip.federation.sums.vector import (
 
 if TYPE_CHECKING:
     from fedhip.core.exact.columns import Columns, Survey
+    from fedhip.core.exact.outweighing import Spread
     from fedhip.features.lifts.lift import Lift
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.simulation.client import Client
@@ -90,12 +91,28 @@ def check_moments_rest(rest: Vector, inputs: SiteInputs) -> None:
     if agreement.has_census:  # a site may have left since
         require_enough(agreement, rows_in(rest))
     require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
-    if not _is_products(agreement):
-        from fedhip.core.exact.outweighing import Spread, outweighed
+    from fedhip.core.exact.outweighing import Spread
 
-        others = Spread.of_survey(survey_in(rest, agreement))
-        if (words := outweighed(inputs.raw_client.train[0], others)) is not None:
-            inputs.log(words, warning=True)
+    if _is_products(agreement):
+        _warn_of_outweighing(inputs, _spread_of(rest, Layout(agreement.width, 1), _products_encoding(agreement)))
+    else:
+        _warn_of_outweighing(inputs, Spread.of_survey(survey_in(rest, agreement)))
+
+
+def _spread_of(rest: Vector, layout: Layout, encoding: RowEncoding) -> Spread:
+    """How far the columns of all others spread, from their statistics."""
+    from fedhip.core.exact.fixedpoint import decode
+    from fedhip.core.exact.outweighing import Spread
+
+    return Spread.of_statistics(decode(from_vector(rest, layout, encoding.fraction_bits)), encoding.columns)
+
+
+def _warn_of_outweighing(inputs: SiteInputs, others: Spread) -> None:
+    """Warn the site of its own rows, where they decide how far a column spreads."""
+    from fedhip.core.exact.outweighing import outweighed
+
+    if (words := outweighed(inputs.raw_client.train[0], others)) is not None:
+        inputs.log(words, warning=True)
 
 
 def check_moments_sum(total: Vector, context: SumContext) -> None:
@@ -141,7 +158,10 @@ def check_statistics_rest(rest: Vector, inputs: SiteInputs) -> None:
         return check_noisy_sum(rest, agreement)
     least = agreement.threshold - 1 if agreement.secure_sum else 0
     most = (len(agreement.sites) - 1) * agreement.max_rows
-    return require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
+    require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
+    if agreement.columns != "sum" and agreement.lift == "none":  # else it was said with the moments
+        _warn_of_outweighing(inputs, _spread_of(rest, agreement.layout, inputs.encoding))
+    return None
 
 
 def check_statistics(total: Vector, context: SumContext) -> None:

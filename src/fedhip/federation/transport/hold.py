@@ -1,9 +1,9 @@
 """Calls for work that the engine's server holds until there is some, and questions that are handed out until answered.
 
-A node asks for questions, the server app for answers. The engine says at once that there is
-nothing, and they ask again after a pause: a round has dozens of such pauses, one after the other, and short ones cost
-processor time at every site. Here a call with nothing to answer waits, ten seconds at most, until somebody brings
-something. Any client of the engine may be held: to it, the answer took its time.
+A node asks for questions, the server app for answers, the SuperExec for apps to start. The engine says at once that
+there is nothing, and they ask again after a pause: a round has dozens of such pauses, one after the other, and short
+ones cost processor time on every machine. Here a call with nothing to answer waits, ten seconds at most, until somebody
+brings something. Any client of the engine may be held: to it, the answer took its time.
 
 The engine hands a question out once. Where the network breaks on its way, or the node dies, nobody would ever answer.
 So a node that asks again before it has confirmed a question gets the same one.
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LONGEST = 10.0
 #: The call that is held while there is nothing to answer, and the one that brings something.
 _HELD, _ASKED = "/v1/fleet/pull-messages", "/v1/runtime/push-messages"
+#: The same of apps. Its signature is good for once, so it is held before it is looked at, and not passed on again.
+_APP_WANTED, _APP_STARTED = "/v1/runtime/acquire-task", "/v1/control/start-run"
 #: Which questions were answered of late, for the server app: with the password, a path that the engine does not have.
 ARRIVALS = "/v1/control/arrivals"
 _ANSWERED = "/v1/fleet/push-messages"
@@ -85,6 +87,8 @@ class Hold:
     def __init__(self, app: ASGIApp, arrivals: Arrivals, longest: float = LONGEST) -> None:
         self._app, self._arrivals, self._longest = app, arrivals, longest
         self._bells = {path: Bell() for path in (_ASKED, _ANSWERED)}
+        self._started = asyncio.Event()  # whether an app may wait since the last call for one
+        self._started.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, again until there is an answer if it is one that is held."""
@@ -93,10 +97,14 @@ class Hold:
             await self._tell_arrivals(receive, send)
         elif scope["type"] == "http" and path == _HELD:
             await self._until_answered(self._bells[_ASKED], scope, receive, send)
+        elif scope["type"] == "http" and path == _APP_WANTED:
+            await self._until_started(scope, receive, send)
         else:
             await self._app(scope, receive, send)
             if path in self._bells:
                 self._bells[path].ring()
+            if path == _APP_STARTED:
+                self._started.set()
 
     async def _until_answered(self, bell: Bell, scope: Scope, receive: Receive, send: Send) -> None:
         if (body := await _body(receive)) is None:
@@ -113,6 +121,23 @@ class Hold:
                 await _first(event.wait(), gone, left)
                 if gone.done():
                     return
+            for message in answer:
+                await send(message)
+        finally:
+            gone.cancel()
+
+    async def _until_started(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (body := await _body(receive)) is None:
+            return
+        gone = asyncio.create_task(_hung_up(receive))
+        try:
+            await _first(self._started.wait(), gone, self._longest)
+            if gone.done():  # an app that is given to nobody would be lost
+                return
+            self._started.clear()
+            answer = await self._try(scope, body)
+            if not _is_well(answer):  # a stranger, say: the app is still there
+                self._started.set()
             for message in answer:
                 await send(message)
         finally:
@@ -182,8 +207,11 @@ async def _hung_up(receive: Receive) -> None:
 
 def _is_nothing(answer: list[Message]) -> bool:
     """Whether the engine says that there is nothing: a message without a field has no bytes."""
-    well = any(message.get("status") == http.client.OK for message in answer)
-    return well and not any(message.get("body") for message in answer)
+    return _is_well(answer) and not any(message.get("body") for message in answer)
+
+
+def _is_well(answer: list[Message]) -> bool:
+    return any(message.get("status") == http.client.OK for message in answer)
 
 
 def hand_out_until_answered() -> None:

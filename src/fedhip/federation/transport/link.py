@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +74,25 @@ def guard(expected: str, arrivals: Arrivals) -> None:
     link._get_middleware = guarded
 
 
+def look_for_dead_apps_once_a_second() -> None:
+    """From here on, the engine in this process looks for apps that are gone once a second, and not in every call.
+
+    Each look writes to its database.
+    """
+    from flwr.supercore.corestate.sql_corestate import SqlCoreState
+
+    look = of_engine(SqlCoreState, "_cleanup_expired_task_tokens")
+    latest = -math.inf
+
+    def seldom(state: SqlCoreState) -> None:
+        nonlocal latest
+        if (now := time.monotonic()) - latest >= 1.0:
+            latest = now
+            look(state)
+
+    SqlCoreState._cleanup_expired_task_tokens = seldom  # type: ignore[method-assign, assignment]
+
+
 def main(words: Sequence[str]) -> int:
     """`SECRET OBJECTS OPTION…`: run the engine's server with its options, guarded.
 
@@ -85,6 +106,7 @@ def main(words: Sequence[str]) -> int:
     guard(password(Path(secret)), arrivals)
     bound_pushes(int(objects), arrivals.add)
     hand_out_until_answered()
+    look_for_dead_apps_once_a_second()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()
     return 0

@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 
 #: What a bundle may be longer than ours; with this and the usual compression it cannot unpack to 100 MB.
 _LONGER = 1 << 16
-#: What answers compute with. It is loaded with the first question of a round, and let go after the last.
-_COMPUTING = ("torch", *(f"fedhip.{name}" for name in ("simulation.personalization", "heads.auto", "runs.draft")))
+#: What answers compute with, and draw with. It is loaded before the first question, and let go after the last.
+_COMPUTING = (
+    *("torch", "matplotlib.backends.backend_svg"),
+    *(f"fedhip.{name}" for name in ("simulation.personalization", "heads.auto", "runs.draft", "runs.report")),
+)
 #: Seconds between two looks, where the server does not hold a call until there is something.
 _PAUSE = 1.0
 #: A question whose answer breaks off so many times in a row is answered with an error.

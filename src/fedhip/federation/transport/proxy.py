@@ -24,7 +24,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h11
@@ -40,6 +40,8 @@ _OWN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"tr
 _ADDRESS = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-proto"})
 
 _PIECE = 1 << 16
+#: For so many seconds a connection to the server is kept for the caller's next call. The server itself keeps it for 5.
+_KEPT = 2.0
 _log = logging.getLogger("fedhip.proxy")
 
 
@@ -81,18 +83,42 @@ def _passed_on(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]
     return [(name, value) for name, value in listed if name not in without | named]
 
 
+@dataclass(frozen=True)
+class _Upstream:
+    """A connection to the server, and when it was last used."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection
+    used: float
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another call may go over it."""
+        return not self.reader.at_eof() and asyncio.get_running_loop().time() - self.used < _KEPT
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a call and its answer have gone over it whole."""
+        return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
+
+
 class _EndedError(Exception):
     """The caller has gone, or has been too slow; there is nothing more to say to it."""
 
 
 class _Conversation:
-    """One connection of a caller: requests one after the other."""
+    """One connection of a caller: requests one after the other, over a connection to the server of its own.
+
+    A handshake for each call would take most of the time that a small one needs.
+    """
 
     def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         self._proxy, self._limits = proxy, proxy.limits
         self._reader, self._writer, self._peer = reader, writer, peer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=proxy.limits.head)
         self._what = ""
+        self._kept: _Upstream | None = None
 
     async def run(self) -> None:
         """Serve until the caller goes, errs, or is too slow."""
@@ -102,6 +128,9 @@ class _Conversation:
         except (_EndedError, ConnectionError, ssl.SSLError, TimeoutError) as error:
             if str(error) and self._what:
                 _log.info("closed, from %s: %s (%s)", self._peer, error, self._what)
+        finally:
+            if self._kept is not None:
+                self._kept.writer.transport.abort()
 
     async def _one(self) -> bool:
         """One request; whether another may follow."""
@@ -142,16 +171,27 @@ class _Conversation:
             raise NotPassedError(408, "the head of the request came too slowly") from None
         return event if isinstance(event, h11.Request) else None
 
-    async def _relay(self, request: h11.Request) -> None:
+    async def _connected(self) -> _Upstream:
+        """A connection to the server: the one of the call before, if it is still good."""
+        kept, self._kept = self._kept, None
+        if kept is not None and kept.is_usable:
+            kept.http.start_next_cycle()
+            return kept
+        if kept is not None:
+            kept.writer.transport.abort()
         host, port = self._proxy.upstream
         try:
             async with asyncio.timeout(self._limits.handshake):
                 reader, writer = await asyncio.open_connection(host, port, ssl=self._proxy.inner_tls, limit=_PIECE)
         except (OSError, TimeoutError):
             raise NotPassedError(503, "the server is not there at the moment; try again") from None
-        inner = h11.Connection(h11.CLIENT)
+        return _Upstream(reader, writer, h11.Connection(h11.CLIENT), 0.0)
+
+    async def _relay(self, request: h11.Request) -> None:
+        upstream = await self._connected()
+        reader, writer, inner = upstream.reader, upstream.writer, upstream.http
         headers = _passed_on(request.headers, _OWN | _ADDRESS)
-        headers += [(b"x-forwarded-for", self._peer.encode()), (b"connection", b"close")]
+        headers.append((b"x-forwarded-for", self._peer.encode()))
         uploading = asyncio.create_task(self._upload(inner, writer))
         try:
             writer.write(inner.send(h11.Request(method=request.method, target=request.target, headers=headers)) or b"")
@@ -177,8 +217,13 @@ class _Conversation:
                 raise _EndedError("the server stopped in the middle of an answer") from error
             raise NotPassedError(502, "the server closed the connection") from None
         finally:
-            await _settle(uploading)
-            writer.transport.abort()
+            try:
+                await _settle(uploading)
+            finally:
+                if upstream.is_done:
+                    self._kept = replace(upstream, used=asyncio.get_running_loop().time())
+                else:
+                    writer.transport.abort()
 
     async def _answer(self, head: h11.Response, inner: h11.Connection, reader: asyncio.StreamReader) -> None:
         await self._send(
@@ -311,6 +356,7 @@ class Proxy:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # what was aborted is closed in the loop's next turn
 
     async def _converse(self, connection: socket.socket, peer: str) -> None:
         loop = asyncio.get_running_loop()

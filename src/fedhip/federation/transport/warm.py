@@ -6,8 +6,9 @@
 The warm process is forked before the one that makes it has threads, connections and secrets, and makes none itself: a
 fork goes on with the calling thread alone, and a lock that another one held would stay held. Each program is a process
 of its own, which ends with its work. Torch takes more memory than all the rest, so a site that waits for a round does
-not hold it. The first message (who is there) does not need it, and starts a second warm process, which loads it
-meanwhile and takes all later ones; a minute without messages ends that one.
+not hold it for long. A second warm process loads it as soon as there is a first one, for a round that begins at once,
+and takes all messages; a minute without messages ends that one. The first message of a later round (who is there) does
+not need it, and starts another, which takes all that follow.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class _Inside:
         """Until the door is closed from outside."""
         for name in load:
             import_module(name)
+        if self._later:
+            self._load_later()
         while True:
             second = self._second
             called, _, _ = select.select(self._doors(), [], [], 1.0)
@@ -102,7 +105,12 @@ class _Inside:
         if self._second is None or not self._second.hand_on(stream):
             _fork(lambda: self._program(stream), *self._doors())
         if self._second is None and self._later:
-            self._second = WarmProcess(self._program, self._later, doors=[*self._doors(), stream])
+            self._load_later(stream)
+
+    def _load_later(self, *streams: socket.socket) -> None:
+        """Start the second process, without these streams."""
+        self._latest = time.monotonic()
+        self._second = WarmProcess(self._program, self._later, doors=[*self._doors(), *streams])
 
     def _doors(self) -> list[socket.socket]:
         return [self._door] if self._second is None else [self._door, self._second.door]
