@@ -22,6 +22,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -43,16 +44,30 @@ MEASURED = ("calibration", "leverage", "shape")
 LIES = ("flipped labels", "shuffled features", "statistics x 100", "backdoor")
 
 
-def federation_of(seed: int, liars: int, lie: str) -> list[Client]:
-    """Honest clients with means a little apart, and liars among the first; test rows are honest."""
+@dataclass(frozen=True)
+class Sites:
+    """How honest clients differ: λ of their classes (Dirichlet), how far their means lie apart, in deviations."""
+
+    concentration: float | None = None
+    shift: float = 0.3
+
+
+ALIKE = Sites()
+
+
+def federation_of(seed: int, liars: int, lie: str, sites: Sites = ALIKE) -> list[Client]:
+    """Honest clients that differ by so much, and liars among the first; test rows are honest."""
     rng, fresh = np.random.default_rng(seed), np.random.default_rng((seed, 1))
+    skew = np.random.default_rng((seed, 2))
     means = rng.normal(size=(CLASSES, WIDTH))
     clients = []
     for k in range(CLIENTS):
-        labels = rng.integers(0, CLASSES, ROWS)
-        shift = 0.3 * rng.normal(size=WIDTH)
+        labels, tested = rng.integers(0, CLASSES, ROWS), fresh.integers(0, CLASSES, TEST)
+        if sites.concentration is not None:
+            shares = skew.dirichlet(np.full(CLASSES, sites.concentration))
+            labels, tested = skew.choice(CLASSES, ROWS, p=shares), fresh.choice(CLASSES, TEST, p=shares)
+        shift = sites.shift * rng.normal(size=WIDTH)
         F = means[labels] + shift + rng.normal(size=(ROWS, WIDTH))
-        tested = fresh.integers(0, CLASSES, TEST)
         T = means[tested] + shift + fresh.normal(size=(TEST, WIDTH))
         if k < liars and lie == "flipped labels":
             labels = (labels + 1) % CLASSES
@@ -68,10 +83,12 @@ def federation_of(seed: int, liars: int, lie: str) -> list[Client]:
     return clients
 
 
-def round_of(seed: int, liars: int = 0, lie: str = "") -> tuple[Federation, list[Client], dict[str, GridStatistics]]:
+def round_of(
+    seed: int, liars: int = 0, lie: str = "", sites: Sites = ALIKE
+) -> tuple[Federation, list[Client], dict[str, GridStatistics]]:
     """The sum, the clients, and what each has sent."""
     uploads: dict[str, GridStatistics] = {}
-    clients = federation_of(seed, liars, lie)
+    clients = federation_of(seed, liars, lie, sites)
     federation = federate(clients, CLASSES, 1.0, uploads=uploads)
     if lie == "statistics x 100":
         for name in map(str, range(liars)):
@@ -118,7 +135,7 @@ def harmful(seed: int, liars: int = 0, lie: str = "") -> tuple[set[str], float]:
     return {each.client for each in found if each.verdict == "harms"}, found[0].difference
 
 
-def by_clients(rounds: int, honest: int, tested: int) -> None:
+def by_clients(rounds: int, honest: int, tested: int, sites: Sites) -> None:
     """What clients notice, and what they lose; as CSV."""
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(
@@ -130,7 +147,7 @@ def by_clients(rounds: int, honest: int, tested: int) -> None:
             noticed = hidden = stopped = 0
             lost = []
             for seed in range(rounds):
-                federation, clients, _ = round_of(10_000 * (1 + at) + seed, liars, lie)
+                federation, clients, _ = round_of(10_000 * (1 + at) + seed, liars, lie, sites)
                 doubts = [doubt_of(federation, client) for client in clients]
                 verdict = verdict_of(doubts)
                 noticed, stopped = noticed + is_noticed(verdict), stopped + verdict.stops(VETO_SHARE)
@@ -143,7 +160,7 @@ def by_clients(rounds: int, honest: int, tested: int) -> None:
             sys.stdout.flush()
     alarms = stopped = 0
     for seed in range(honest):
-        federation, clients, _ = round_of(seed)
+        federation, clients, _ = round_of(seed, sites=sites)
         verdict = verdict_of([doubt_of(federation, client) for client in clients])
         alarms, stopped = alarms + is_noticed(verdict), stopped + verdict.stops(VETO_SHARE)
     table.writerow((0, "none", honest, alarms, alarms, stopped, "", "", ""))
@@ -211,6 +228,8 @@ def main() -> None:
     parser.add_argument("--honest", type=int, default=1000, help="honest rounds")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each lie")
     parser.add_argument("--tested", type=int, default=20, help="of these, rounds whose models are tested")
+    parser.add_argument("--concentration", type=float, help="λ of the classes of clients (default: all alike)")
+    parser.add_argument("--shift", type=float, default=ALIKE.shift, help="how far means of clients lie apart")
     args = parser.parse_args()
     with one_thread():
         if args.influence:
@@ -218,7 +237,7 @@ def main() -> None:
         elif args.groups:
             by_groups(args.rounds, args.honest)
         else:
-            by_clients(args.rounds, args.honest, args.tested)
+            by_clients(args.rounds, args.honest, args.tested, Sites(args.concentration, args.shift))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedhip.simulation.encoding import warn_of_outweighing
 from tests.core.problems import Array
 
 SITES, ROWS, WIDTH = 4, 60, 3
+Change = Callable[[Array, int], None]
 
 
 def parties(seed: int = 0, sites: int = SITES) -> list[Array]:
@@ -46,6 +47,30 @@ def test_who_outweighs_all_others_is_named(change: Callable[[Array, int], None],
     change(rows[1], column)
     with pytest.warns(ColumnWarning, match=f"client 'site-1': column {column} goes to .* another unit here"):
         warn(rows)
+
+
+@pytest.mark.parametrize("column", range(WIDTH))
+@pytest.mark.parametrize("changes", [(other_unit, other_unit), (stray, stray), (stray, other_unit)])
+@pytest.mark.parametrize("sites", [4, 5])
+def test_several_at_once_are_each_named(changes: Sequence[Change], column: int, sites: int) -> None:
+    """Each of them is no outlier beside the others."""
+    rows = parties(sites=sites)
+    for k, change in zip((1, 3), changes, strict=True):
+        change(rows[k], column)
+    with pytest.warns(ColumnWarning) as told:
+        warn(rows)
+    assert [str(one.message).split(" goes to ")[0] for one in told] == [
+        f"client 'site-{k}': column {column}" for k in (1, 3)
+    ]
+
+
+def test_a_site_finds_itself_where_another_strays_too() -> None:
+    rows = parties()
+    for k in (0, 1):
+        rows[k][7, 0] = 1e5
+    for k, F in enumerate(rows):
+        others = sum((Survey.of(rest) for at, rest in enumerate(rows) if at != k), start=0)
+        assert (outweighed(F, Spread.of_survey(others)) is not None) == (k in (0, 1))  # type: ignore[arg-type]
 
 
 def rare(rows: list[Array]) -> None:
@@ -103,8 +128,8 @@ def test_the_others_are_what_is_left_without_the_client() -> None:
     rows = parties()
     other_unit(rows[1], 0)
     stray(rows[2], 2)
-    who, others = outweighing(Spread.of([ColumnSums.of(F) for F in rows]))
-    assert who[[0, 2]].tolist() == [1, 2]
+    astray, others = outweighing(Spread.of([ColumnSums.of(F) for F in rows]))
+    assert np.argwhere(astray).tolist() == [[1, 0], [2, 2]]
     for column, k in ((0, 1), (2, 2)):
         rest = np.concatenate([F for place, F in enumerate(rows) if place != k])[:, column]
         assert others.rows[column] == len(rest)

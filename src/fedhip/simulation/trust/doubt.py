@@ -1,21 +1,26 @@
 """What a client finds of the sum on its own rows, before it takes it: is it worse than being alone, is a part odd.
 
     veto          on its rows left out the federation's ridge has fewer right than the ridge of its rows alone, beyond
-                  chance: the exact sign test on rows, or groups of rows, at 1 %
-    calibration   mean over its rows of ⟨ŷ − π, y − ŷ⟩, less that over all rows, in standard errors. Rows with other
-                  labels, or other columns, than everybody's are far below 0
-    leverage      how far its rows lie from the middle of all rows, less how far all do, in standard errors of normal
-                  rows. Rows that have an effect of their own, as those of a backdoor, are far above 0
+                  chance: the exact sign test on rows, or groups of rows, at 1 %; among the classes that it has
+    calibration   mean over its rows of ⟨ŷ − π, y − ŷ⟩, less what their classes make of it, in standard errors. Rows
+                  with other labels, or other columns, than everybody's are far below 0
+    leverage      how far its rows lie from the middle of all rows, less how far rows of their classes do, in standard
+                  errors of normal rows. Rows that have an effect of their own, as those of a backdoor, are far above 0
     strangeness   both in one: (leverage − calibration)/√2
-    shape         how far the products of its features are from everybody's, ‖N/n F_kᵀF_k − I‖ where all rows have I,
-                  over what chance would make it. Rows with other columns are far above 0
+    shape         how far the products of its features are from those of rows of its classes, ‖FᵀF/n − E‖, over what
+                  chance would make it. Rows with other columns are far above 0
 
-The first two are mean values over rows, and the sum of the statistics tells what they are over all rows: residuals of a
-ridge are at right angles to what it predicts, but for β‖Ĝ‖², and leverages add up to the degrees of freedom. So at
-honest clients they are about 0. A liar's stands out, and where it hides what it is, the others' are all on the other
-side of 0: then the sum is *askew*. Clients differ without any lie; so a client is *odd* only if it is far from the
-median of all, in the spread that they have. No client's numbers are needed for that: how many clients there are in each
-bin of a histogram will do, and that can be summed under masks.
+What classes make of it follows from the sum: with features in which all rows together have products I (but for β), the
+sum has the mean m_c of each class, and the products V of rows around the means of their classes. A client with shares
+q_c of the classes is expected to have products E = V + Σ q_c m_c m_cᵀ, and its rows the lengths tr V + ‖m_c‖². So a
+client that has other classes than the rest is not odd for that. V is taken to be the same in all classes.
+
+The first two are mean values over rows, and over all rows they are 0: residuals of a ridge are at right angles to what
+it predicts, but for β, and leverages add up to the degrees of freedom. So at honest clients they are about 0. A liar's
+stands out, and where it hides what it is, the others' are all on the other side of 0: then the sum is *askew*. Clients
+differ without any lie; so a client is *odd* only if it is far from the median of all, in the spread that they have. No
+client's numbers are needed for that: how many clients there are in each bin of a histogram will do, and that can be
+summed under masks.
 """
 
 from __future__ import annotations
@@ -26,7 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from fedhip.core.affine import masked
 from fedhip.core.choice.selection import FOLDS, pick, without_fold
 from fedhip.core.paired import compare_rows
 from fedhip.core.rows import one_hot
@@ -41,7 +48,7 @@ VETO_LEVEL = 0.01
 #: More than this share of clients must refuse before a round is said to be noticed, where nothing else is agreed on.
 VETO_SHARE = 0.25
 #: An odd client is so many spreads above the median.
-ODD = 3.5
+ODD = 4.0
 #: A sum is askew where the mean over clients is so many of its own standard errors on the side of the honest: over all,
 #: of which it is about 0 in honest rounds, or over all but those that are suspect, so many spreads above the median.
 ASKEW, ASKEW_BUT_SUSPECTS, _SUSPECT = 1.5, 2.1, 2.75
@@ -140,7 +147,8 @@ class Verdict:
 def doubt_of(federation: Federation, client: Client) -> Doubt:
     """What a client with rows of classes finds of the federation's ridge."""
     labels = torch.as_tensor(client.train[1])
-    scores = common_scores(federation, client).cpu()
+    own = torch.bincount(labels, minlength=federation.grid.num_classes) > 0
+    scores = masked(common_scores(federation, client).cpu(), own)
     hits = (scores.argmax(dim=1) == labels).numpy()
     alone = _alone_hits(federation, client)
     pair = compare_rows(hits.astype(np.float64), alone.astype(np.float64), client.groups)
@@ -206,17 +214,34 @@ def _measures(federation: Federation, client: Client) -> tuple[float, float, flo
     """Calibration, leverage and shape."""
     total, system, rows = federation.total, federation._system, federation.grid.num_samples
     F, labels = federation.rows(client)
-    W, counts = system.factor.whiten(F), federation.grid.counts.to(F)
-    predicted = W @ system.U
-    agreed = ((predicted - counts / counts.sum()) * (one_hot(labels, len(counts)) - predicted)).sum(dim=1)
-    everybody = float((system.G.square() * total.penalty(federation.beta).to(F)[:, None]).sum()) / rows
-    deviation = float(agreed.std(correction=0))
-    calibration = math.sqrt(len(F)) * (float(agreed.mean()) - everybody) / deviation if deviation > 0.0 else 0.0
-    freedom = float(system.factor.whiten(system.factor.whiten(total.gram).mT).diagonal().sum())
-    freedom = max(freedom, 1.0)
-    lengths = W.square().sum(dim=1) * rows
-    leverage = math.sqrt(len(F)) * (float(lengths.mean()) - freedom) / math.sqrt(2.0 * freedom)
-    products = (W @ W.mT if len(W) < W.shape[1] else W.mT @ W) * (rows / len(F))
-    apart = float(products.square().sum() - 2.0 * products.diagonal().sum()) + freedom
-    shape = (math.sqrt(max(apart, 0.0) * len(F) / (freedom * (freedom + 1.0))) - 1.0) * (freedom + 1.0)
+    W, n = system.factor.whiten(F) * math.sqrt(rows), len(labels)
+    counts = federation.grid.counts.to(W)
+    seen = counts > 0
+    # Means of classes (d, r), and how rows lie around them (r, r), over all rows.
+    means = torch.where(seen, system.U / counts.clamp(min=1.0), 0.0).mT * math.sqrt(rows)
+    within = system.factor.whiten(system.factor.whiten(total.gram).mT)
+    within = within - (means.mT * (counts / rows)) @ means
+    shares = torch.bincount(labels, minlength=len(counts)).to(W) / n
+    spread, sizes = within.square().sum(), means.square().sum(dim=1)
+    # Not below 0, though no rows have a sum that says so: one that lies is to be doubted, too.
+    sideways = (shares @ ((means @ within) * means).sum(dim=1)).clamp(min=0.0)
+
+    U = system.U / math.sqrt(rows)
+    prior, Y = counts / rows, one_hot(labels, len(counts))
+
+    def agreed(scores: Tensor, targets: Tensor) -> Tensor:
+        return ((scores - prior) * (targets - scores)).sum(dim=1)
+
+    expected = agreed(means @ U, torch.eye(len(counts)).to(W)) - ((within @ U) * U).sum()
+    found = agreed(W @ U, Y) - expected[labels]
+    deviation = float(found.std(correction=0))
+    calibration = math.sqrt(n) * float(found.mean()) / deviation if deviation > 1e-9 else 0.0
+
+    trace = within.diagonal().sum()
+    beyond = W.square().sum(dim=1) - trace - sizes[labels]
+    leverage = math.sqrt(n) * float(beyond.mean() / (2.0 * spread + 4.0 * sideways).sqrt().clamp(min=1.0))
+
+    apart = (W.mT @ W / n - within - (means.mT * shares) @ means).square().sum()
+    chance = (trace.square() + spread + 2.0 * (shares @ sizes * trace + sideways)) / n
+    shape = (float((apart / chance.clamp(min=1.0 / n)).sqrt()) - 1.0) * (float(trace + shares @ sizes) + 1.0)
     return calibration, leverage, shape
