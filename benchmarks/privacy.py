@@ -21,7 +21,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,12 @@ def mean(outcome: Any, method: str) -> float:
 
 
 def dp_fedavg(
-    clients: Sequence[Client], classes: int, public: PublicMap, epsilon: float, seed: int
+    clients: Sequence[Client],
+    classes: int,
+    public: PublicMap,
+    epsilon: float,
+    seed: int,
+    choices: Sequence[tuple[int, float]] = tuple(product(ROUNDS, RATES)),
 ) -> Iterator[tuple[float, float, int, float]]:
     """For each choice: training rows that the global model has right, its mean accuracy over clients in percent.
 
@@ -89,25 +94,36 @@ def dp_fedavg(
     Y = torch.eye(classes)[np.concatenate([client.train[1] for client in training])]
     tests = [(placed(c.test[0], clip=False), torch.from_numpy(c.test[1])) for c in clients if len(c.test[1])]
     lengths, answers = torch.linalg.vector_norm(Z, dim=1, keepdim=True), Y.argmax(dim=1)
-    for rounds in ROUNDS:
+    for rounds, rate in choices:
         # Gradients of all rounds together cost ρ; shares as in FedHiP's sum.
         sigma = math.sqrt(rounds / (2.0 * rho_of(epsilon, DELTA))) * math.sqrt(len(training) / (len(training) - 1))
-        for rate in RATES:
-            W, generator = torch.zeros((Z.shape[1], classes)), torch.Generator().manual_seed(1000 * seed + rounds)
-            for _ in range(rounds):
-                E = torch.softmax(Z @ W, dim=1) - Y
-                size = lengths * torch.linalg.vector_norm(E, dim=1, keepdim=True)
-                noise = torch.randn(W.shape, generator=generator) * sigma
-                W -= rate * (Z.mT @ (E / size.clamp(min=1.0)) + noise) / len(Z) * 10.0
-            found = [float(((X @ W).argmax(dim=1) == y).double().mean()) for X, y in tests]
-            right = float(((Z @ W).argmax(dim=1) == answers).double().mean())
-            yield right, 100.0 * float(np.mean(found)), rounds, rate
+        W, generator = torch.zeros((Z.shape[1], classes)), torch.Generator().manual_seed(1000 * seed + rounds)
+        for _ in range(rounds):
+            E = torch.softmax(Z @ W, dim=1) - Y
+            size = lengths * torch.linalg.vector_norm(E, dim=1, keepdim=True)
+            noise = torch.randn(W.shape, generator=generator) * sigma
+            W -= rate * (Z.mT @ (E / size.clamp(min=1.0)) + noise) / len(Z) * 10.0
+        found = [float(((X @ W).argmax(dim=1) == y).double().mean()) for X, y in tests]
+        right = float(((Z @ W).argmax(dim=1) == answers).double().mean())
+        yield right, 100.0 * float(np.mean(found)), rounds, rate
 
 
-def rivals(data: tuple[list[Client], int, PublicMap], epsilons: Sequence[float], seed: int) -> Iterator[Json]:
-    """DP-FedAvg's accuracy for each ε: rounds and learning rate by the training rows."""
+def rivals(
+    data: tuple[list[Client], int, PublicMap],
+    epsilons: Sequence[float],
+    seed: int,
+    choices: Sequence[tuple[int, float]] = tuple(product(ROUNDS, RATES)),
+    chosen: dict[float, tuple[int, float]] | None = None,
+) -> Iterator[Json]:
+    """DP-FedAvg's accuracy for each ε: rounds and learning rate by the training rows, or as they were `chosen` before.
+
+    What is chosen is put there.
+    """
     for epsilon in epsilons:
-        _, accuracy, rounds, rate = max(dp_fedavg(*data, epsilon, seed))
+        known = None if chosen is None else chosen.get(epsilon)
+        _, accuracy, rounds, rate = max(dp_fedavg(*data, epsilon, seed, choices if known is None else [known]))
+        if chosen is not None:
+            chosen[epsilon] = rounds, rate
         yield {"epsilon": epsilon, "dp_fedavg": accuracy, "rounds": rounds, "rate": rate}
 
 
@@ -151,6 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", choices=("ours", "rival"), help="measure one of the two (default: both)")
+    parser.add_argument("--rounds", type=int, nargs="+", default=ROUNDS, help="of DP-FedAvg, to choose among")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="its learning rates")
+    parser.add_argument(
+        "--choose-once",
+        action="store_true",
+        help="choose DP-FedAvg's rounds and rate for the first division of a file, and keep them for the others",
+    )
     parser.add_argument("--more", type=Path, nargs="+", default=[], metavar="FILE", help="what earlier pieces kept")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path)
@@ -165,12 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Json] = []
     for path in args.more:
         lines += json.loads(path.read_text(encoding="utf-8"))["lines"]
+    choices = tuple(product(args.rounds, args.rates))
+    chosen: dict[str, dict[float, tuple[int, float]]] = {}
     for name, load in cells:
+        once = chosen.setdefault(name.split(",")[0], {}) if args.choose_once else None
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             data = load(seed)
             for line in chain(
                 measured(data, args.epsilons) if args.only != "rival" else (),
-                rivals(data, args.epsilons, seed) if args.only != "ours" else (),
+                rivals(data, args.epsilons, seed, choices, once) if args.only != "ours" else (),
             ):
                 lines.append({"cell": name, "seed": seed, **line})
                 print(json.dumps(lines[-1]), flush=True)

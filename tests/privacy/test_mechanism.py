@@ -207,6 +207,7 @@ def test_a_mechanism_is_what_its_dictionary_says() -> None:
         ({"delta": 2.0}, "delta is 2.0"),
         ({"unit": "house"}, "unit is 'house'"),
         ({"unit_rows": 0}, "unit_rows is 0"),
+        ({"unit_rows": 2.5}, "unit_rows is 2.5"),
         ({"clients": 1}, "there are 1 clients, and 1 may know .* at least 2"),
         ({"epsilon": 1e-4}, "epsilon is 0.0001: noise of .* rows would bury"),
     ],
@@ -265,3 +266,12 @@ def test_features_of_another_backbone_are_refused() -> None:
         PUBLIC.require_width(5)
     with pytest.raises(InputError, match="clip is -1"):
         PublicMap.of_length(3, -1.0)
+
+
+@pytest.mark.parametrize("short", [1e-6, 0.01, 0.3, 0.9])
+def test_the_epsilon_that_a_refusal_names_is_larger_than_the_one_refused(short: float) -> None:
+    """Rounded to the nearest, a federation a little too small for 0.1 was told to take 0.1."""
+    noisy = mechanism(epsilon=0.1)
+    rows = (1.0 - short) * noisy.least_rows(3)
+    named = float(f"{noisy.larger_epsilon(rows, 3):g}")
+    assert 0.1 / (1.0 - short) <= named <= 0.1 / (1.0 - short) * 1.11

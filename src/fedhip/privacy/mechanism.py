@@ -89,7 +89,8 @@ class Mechanism:
         require_delta(self.delta)
         if self.unit not in UNITS:
             raise InputError(f"unit is {self.unit!r}; give one of {', '.join(UNITS)}")
-        if self.unit_rows < 1:
+        rows: object = self.unit_rows
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
             raise InputError(f"unit_rows is {self.unit_rows!r}; give a whole number of at least 1")
         if self.honest < 1:
             raise InputError(
@@ -154,6 +155,12 @@ class Mechanism:
         variance = self.total_sigma**2 / CONSTANT**2
         unsure = math.sqrt(1.0 / (CONSTANT**2 / variance + 1.0 / (num_classes * variance)))
         return max(self.edge, 3.0 * unsure)
+
+    def larger_epsilon(self, rows: float, num_classes: int) -> float:
+        """About the ε with which the noise weighs no more than so many rows, rounded up to two digits."""
+        needed = self.epsilon * self.least_rows(num_classes) / max(rows, 1.0)
+        digit = 10.0 ** (math.floor(math.log10(needed)) - 1)
+        return math.ceil(needed / digit) * digit
 
     def rho(self, length: int) -> float:
         """ρ of what is released, by the noise of the honest alone: a vector of this length."""

@@ -20,6 +20,9 @@ from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS, Unit
 from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.simulation.private import PrivacyOptions
 
+#: At a larger ε nothing is promised: the chance of anything may differ by a factor of e^ε.
+MOST_EPSILON = 100.0
+
 
 @dataclass(frozen=True)
 class PrivacySettings:
@@ -59,7 +62,11 @@ class PrivacySettings:
     def asked(cls, epsilon: float, given: Mapping[str, Any]) -> PrivacySettings:
         """The same where ε is given."""
         said = {name: value for name, value in given.items() if value is not None}
-        require_epsilon(epsilon)
+        if require_epsilon(epsilon) > MOST_EPSILON:
+            raise InputError(
+                f"epsilon is {epsilon:g}, which protects nobody; give at most {MOST_EPSILON:g} (1 is usual), or "
+                "leave it out"
+            )
         if "delta" in said:
             require_delta(said["delta"])
         if said.get("unit", "row") not in UNITS:

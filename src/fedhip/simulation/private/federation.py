@@ -60,7 +60,7 @@ class PrivateFederation(Federation):
             raise InputError(
                 f"the federation is too small for epsilon = {epsilon:g}: its sum has about {max(rows, 0.0):,.0f} rows, "
                 f"and the noise weighs as much as {needed:,.0f}; with that many rows it would do, or with epsilon = "
-                f"{epsilon * needed / max(rows, 1.0):.2g}"
+                f"{self.mechanism.larger_epsilon(rows, self.grid.num_classes):g}"
             )
 
     @cached_property
