@@ -54,12 +54,20 @@ def pytest_report_header() -> str:
     return f"problems are drawn by the day's seed: FEDHIP_SEED={daily_seed()} draws them again"
 
 
+#: What is not tested where something is missing: files of tests, what they are of, and what brings it.
+LEFT_OUT = (
+    ("test_in_browser", "PAGES WERE NOT TESTED IN A BROWSER", "apt install chromium chromium-driver"),
+    ("tests/engines/", "THE ENGINE ON RAY WAS NOT TESTED", "pip install -c constraints.txt '.[ray]'"),
+)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was not tested is said where nobody overlooks it."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "test_in_browser" in report.nodeid]
-    if skipped:
-        terminalreporter.section("PAGES WERE NOT TESTED IN A BROWSER", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(skipped)} tests were skipped: apt install chromium chromium-driver, and run again")
+    for files, what, remedy in LEFT_OUT:
+        skipped = [report for report in terminalreporter.stats.get("skipped", []) if files in report.nodeid]
+        if skipped:
+            terminalreporter.section(what, sep="!", red=True, bold=True)
+            terminalreporter.line(f"{len(skipped)} tests or files of tests were skipped: {remedy}, and run again")
 
 
 #: Files that take half a minute and more, the longest first. Begun last, one of them would keep the others waiting.

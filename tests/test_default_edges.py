@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,19 @@ def test_whose_values_cost_all_others_a_column_is_named(
         told = [line for line in capsys.readouterr().err.splitlines() if "goes to" in line]
         assert len(told) == 1
         assert re.search(words, told[0])
+
+
+@pytest.mark.parametrize("head", ["auto", "ridge", "lda"])
+def test_values_of_several_clients_that_cost_all_others_a_column_are_named(head: str) -> None:
+    """Two clients with a stray each hid each other: what all lost was lost in silence."""
+    X, y, sites = table()
+    Z = changed(changed(X, 6, 2, 2e4), 8, 2, -1e5)
+    sites = np.where(np.arange(ROWS) % 5 == 2, "east", sites)
+    assert {str(sites[6]), str(sites[8])} == {"north", "west"}
+    with pytest.warns(ColumnWarning, match="column 2 goes to") as told:
+        FedHiPClassifier(head=head).fit(Z, y, groups=sites)
+    named = {str(one.message).split(":")[0] for one in told if "goes to" in str(one.message)}
+    assert named == {"client 'north'", "client 'west'"}
 
 
 @pytest.mark.parametrize(("head", "value"), [("ridge", 500.0), ("lda", 500.0)])
@@ -190,3 +204,43 @@ def test_rows_that_no_model_can_answer_are_refused_when_they_are_asked_about(
         for ask in (found.predict, found.proba, lambda rows, of: found.predict_set(rows, of)):
             with pytest.raises(InputError, match=f"row 3.*{words}"):
                 ask(X[:9], client)
+
+
+@pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])
+def test_a_question_in_another_unit_than_the_training_rows_is_pointed_out(
+    tmp_path: Path, head: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a column in grams where all trained in kilograms, everybody was of one class, in silence."""
+    X, y, sites = table()
+    X[:, 2] = 60.0 + 60.0 * X[:, 2]
+    Z = X * np.array([1.0, 1.0, 1e4, 1.0, 1.0, 1.0])
+    words = r"row \d+: column 2 is .*, and training rows lie around .* \(10 of 10 rows have such values\); is it in an"
+    found = FedHiPClassifier(head=head, lift="none").fit(X, y, groups=sites)
+    assert run(tmp_path, X, y, sites, "--head", head, "--lift", "none") == 0
+    asked: list[tuple[Callable[[Array, Any], Any], Any]] = [
+        (found.predict, sites[:10]),
+        (found.predict_proba, None),
+        (Run.open(tmp_path / "run").predict, "north"),
+        (Run.open(tmp_path / "run").proba, None),
+    ]
+    for ask, about in asked:
+        with pytest.warns(ColumnWarning, match=words):
+            ask(Z[:10], about)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ask(X[:10], about)
+    np.savez(tmp_path / "new.npz", features=Z[:10])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["predict", str(tmp_path / "run"), "--features", str(tmp_path / "new.npz"), "--global"]) == 0
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_a_column_that_says_nothing_may_hold_anything() -> None:
+    X, y, sites = table()
+    Z = np.column_stack((X, np.full(ROWS, 7.0)))
+    found = FedHiPClassifier(head="ridge").fit(Z, y, groups=sites)
+    Z[:, -1] = 1e9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.predict(Z, sites)

@@ -34,7 +34,7 @@ def problem(rows: int = 300, width: int = 6, seed: int = 0) -> tuple[Array, Arra
     return 3.0 * rng.normal(size=(3, width))[y] + rng.normal(size=(rows, width)), y
 
 
-@pytest.mark.parametrize("rows", [10, 20, 50, 200])
+@pytest.mark.parametrize("rows", [20, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (10, 50, 200))])
 def test_on_noise_the_accuracy_to_be_expected_is_that_of_chance(rows: int) -> None:
     """Labels that are pure noise, four classes: the best of 29 on the same rows said .36, .36, .33 and .29."""
     estimates, best = [], []

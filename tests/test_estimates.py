@@ -46,7 +46,11 @@ def estimates_of(clients: list[Client], head: str, prior: Any, alpha: Any = "loo
 
 
 @pytest.mark.parametrize(
-    ("head", "prior"), [("ridge", "client"), ("lda", "client"), ("logistic", "client"), ("lda", "none")]
+    ("head", "prior"),
+    [
+        *(pytest.param(head, "client", marks=pytest.mark.slow) for head in ("ridge", "lda", "logistic")),
+        ("lda", "none"),
+    ],
 )
 def test_on_noise_every_head_expects_what_chance_gives(head: str, prior: str) -> None:
     """Chance is .25. By the rows that everything was chosen on, with 10 rows: ridge .30, LDA .27, logistic .31.
@@ -63,6 +67,7 @@ def test_on_noise_every_head_expects_what_chance_gives(head: str, prior: str) ->
     assert abs(np.mean(means) - 0.25) <= 2.0 * np.linalg.norm(errors) / len(errors), means
 
 
+@pytest.mark.slow
 def test_on_noise_no_candidate_is_ahead_for_what_it_may_choose() -> None:
     """The ridge chooses among 29 α and 130 priors, the ridge alone among 15 penalties, the global one its prior."""
     shares = []
@@ -77,7 +82,7 @@ def test_on_noise_no_candidate_is_ahead_for_what_it_may_choose() -> None:
     assert (np.abs(np.mean(shares, axis=0) - 0.25) <= 3.0 * errors).all(), np.mean(shares, axis=0)
 
 
-@pytest.mark.parametrize("rows", [10, 20])
+@pytest.mark.parametrize("rows", [pytest.param(10, marks=pytest.mark.slow), 20])
 def test_on_noise_nobody_alone_is_ahead_by_its_penalty(rows: int) -> None:
     """By rows left out one by one, the penalty of a row is chosen by models that know it: .301 and .273, by folds."""
     shares = []

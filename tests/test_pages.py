@@ -144,7 +144,7 @@ def test_the_tutorial_on_text(tmp_path: Path) -> None:
     [
         "quickstart.md",
         "howto/choose-alpha-and-beta.md",
-        "howto/use-python.md",
+        pytest.param("howto/use-python.md", marks=pytest.mark.slow),
         "howto/with-differential-privacy.md",
     ],
 )

@@ -139,6 +139,7 @@ def test_groups_at_two_clients_are_warned_of(tmp_path: Path) -> None:
             rows.labels,
             rows.clients,
             groups=np.full(len(rows), "p"),
+            head="ridge",
             out=tmp_path / "run",
         )
 
@@ -149,12 +150,12 @@ def test_rows_that_are_nearly_the_same_are_warned_of(tmp_path: Path) -> None:
     twice = np.concatenate((X, X[:30] + 1e-5 * rng.normal(size=(30, 12))))
     labels, sites = np.concatenate((y, y[:30])), np.array(["a"] * 60 + ["b"] * 60 + ["a"] * 30)
     with pytest.warns(FedHiPWarning, match=r"client 'a': \d+ of \d+ training rows are nearly the same"):
-        fedhip.run(twice, labels, sites, out=tmp_path / "one")
+        fedhip.run(twice, labels, sites, head="ridge", out=tmp_path / "one")
     with warnings.catch_warnings():
         warnings.simplefilter("error", FedHiPWarning)
-        fedhip.run(X, y, sites[:120], out=tmp_path / "two")
+        fedhip.run(X, y, sites[:120], head="ridge", out=tmp_path / "two")
         together = np.concatenate((np.arange(120), np.arange(30)))
-        fedhip.run(twice, labels, sites, groups=together, out=tmp_path / "three")
+        fedhip.run(twice, labels, sites, groups=together, head="ridge", out=tmp_path / "three")
     assert not near_pairs(rng.integers(2, size=(200, 20)).astype(float))  # few values: the same by chance
 
 
@@ -245,7 +246,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     write_features(tmp_path / "classes.npz", table())
     where = ["--features", str(tmp_path / "classes.npz")]
-    assert main(["run", *where, "--out", str(tmp_path / "classes")]) == 0
+    assert main(["run", *where, "--head", "ridge", "--out", str(tmp_path / "classes")]) == 0
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "classes"), *where, "--client", "a", "--coverage", "0.95", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["rows"]

@@ -28,7 +28,7 @@ def test_a_run(tmp_path: Path) -> None:
     names, clients = np.array(["a", "b", "c"])[labels], np.repeat(["north", "south"], 30)
     np.savez(tmp_path / "rows.npz", features=features, labels=names, clients=clients)
     run = tmp_path / "run"
-    words = ["run", "--features", str(tmp_path / "rows.npz"), "--partition", "natural", "--out", str(run)]
+    words = ["run", "--features", str(tmp_path / "rows.npz"), "--head", "ridge", "--out", str(run)]
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
     assert (run / "results.json").is_file()

@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhip.core.choice.selection import FOLDS
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.core.exact.outweighing import Spread, outweighed
 from fedhip.core.ridge.regularization import choose_betas
 from fedhip.core.statistics import pack, unpack
 from fedhip.errors import FedHiPError, InputError
@@ -99,8 +100,9 @@ def federate(grid: Grid, num_classes: int, *, sites: int = 2, timeout: float = 6
     for node, arrays in _ask(grid, nodes, "survey", {}, timeout):
         surveys[node] = Survey.from_vector(arrays["survey"], (len(arrays["survey"]) - 1) // (Survey.size(1) - 1))
     _require(surveys, sites, "told what their columns look like")
-    encoding = RowEncoding(Columns.of(sum(surveys.values(), start=0)), surveyed=True)  # type: ignore[arg-type]
-    asked = _of_columns(encoding) | {"classes": np.array([num_classes])}
+    survey: Survey = sum(surveys.values(), start=0)  # type: ignore[assignment]
+    encoding = RowEncoding(Columns.of(survey), surveyed=True)
+    asked = _of_columns(encoding) | {"classes": np.array([num_classes]), "survey": survey.to_vector()}
     added: list[int] = []
     total: GridStatistics | None = None
     for node, arrays in _ask(grid, surveys, "statistics", asked, timeout):
@@ -185,6 +187,9 @@ def _answer(content: RecordDict, rows: Rows, keep: Keep, context: Context) -> _A
         Columns(torch.from_numpy(question["offset"]), torch.from_numpy(question["exponent"])), surveyed=True
     )
     if step == "statistics":
+        others = Survey.from_vector(question["survey"] - client.survey().to_vector(), features.shape[1])
+        if (words := outweighed(features, Spread.of_survey(others))) is not None:
+            _LOG.warning("%s", words)
         return _of_grid(encoding.statistics(client, int(question["classes"][0])))
     federation = Federation(
         _grid(question), float(question["betas"][0]), encoding, fold_betas=tuple(question["betas"][1:].tolist())

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
+from fedhip.data import make_partition, split_of
+from fedhip.data.tables import load_table
 from tests.cli.samples import done, encoder, image_folder, refused
 
 
@@ -16,7 +18,7 @@ def feature_file(path: Path, **more: object) -> Path:
     generator = np.random.default_rng(0)
     labels = np.array(["ash"] * 6 + ["birch"] * 3 + ["cedar"])
     arrays = {"features": generator.normal(size=(10, 40)), "labels": labels, "split": np.zeros(10, int), **more}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})  # type: ignore[arg-type]
     return path
 
 
@@ -62,6 +64,54 @@ def test_test_rows_are_not_in_the_upload(tmp_path: Path, capsys: pytest.CaptureF
     model = found["model"]
     assert isinstance(model, dict)
     assert model["held_out_rows"] == 5
+
+
+def test_a_table_is_audited_as_its_training_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the table's rows become, as a feature file, gives the same findings; rows are named as in the table."""
+    rng = np.random.default_rng(0)
+    ages, sick, sites = rng.integers(20, 90, 14), np.arange(14) % 3 == 0, np.array(list("ab" * 7))
+    lines = [f"{age},{site},{ill},{age * 0.5}" for age, site, ill in zip(ages, sites, sick, strict=True)]
+    lines[2] = f"{ages[2]},a,{sick[2]},"  # to be filled with the mean of the site's own training rows
+    (tmp_path / "t.csv").write_text("\n".join(("age,site,sick,half", *lines)))
+    own = ("--data", tmp_path / "t.csv", "--label", "sick", "--client-column", "site", "--client", "a")
+    found = answer(capsys, *own)
+    assert (found["site"], found["rows"]) == ("a", 6)
+    with np.load(feature_file(tmp_path / "f.npz", **features_of(tmp_path / "t.csv"))) as file:
+        assert file["features"].shape == (14, 3)  # age, half, and whether half is missing
+    as_features = answer(capsys, "--features", tmp_path / "f.npz", "--client", "a")
+    plain, expected = found["plain_upload"], as_features["plain_upload"]
+    assert isinstance(plain, dict)
+    assert isinstance(expected, dict)
+    assert [row["name"] for row in plain["single_rows"]] == [
+        f"row {int(row['name'].removeprefix('row ')) + 1}" for row in expected["single_rows"]
+    ]
+    for key in ("model", "worst", "rows_of_others"):
+        assert found[key] == as_features[key], key
+
+
+def test_with_noise_a_table_needs_ranges_that_were_agreed_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    lines = (f"{rng.integers(20, 90)},{row % 3 == 0}" for row in range(14))
+    (tmp_path / "t.csv").write_text("\n".join(("age,sick", *lines)))
+    asked = ("--data", tmp_path / "t.csv", "--label", "sick", "--epsilon", 1)
+    assert "agree on a description with 'low' and 'high'" in refused(capsys, "audit", *asked)
+    agreed = 'schema = 1\n[columns.age]\nkind = "number"\nlow = 0.0\nhigh = 120.0\n'
+    (tmp_path / "columns.toml").write_text(agreed)
+    found = answer(capsys, *asked, "--columns", tmp_path / "columns.toml")
+    assert found["rows"] == 11
+
+
+def features_of(table: Path) -> dict[str, np.ndarray]:
+    """The table's rows, filled and divided as a site divides its own."""
+    rows = load_table(table, label="sick", client="site")
+    partition = make_partition(rows.labels, "natural", clients=rows.clients)
+    own = (split_of(None, partition) == 0) & (rows.clients == "a")
+    features = rows.features(own)[0]
+    names = np.array(features.class_names)[features.labels]
+    assert features.clients is not None
+    return {"features": features.features, "labels": names, "clients": features.clients, "split": None}
 
 
 def test_one_client_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def test_bash_accepts_the_script(bash_script: Path) -> None:
         (["ru"], {"run"}),
         (["p"], {"partition", "personalize", "predict", "pretrain"}),
         (["run", "--be"], {"--beta"}),
-        (["run", "--dataset", "sketches", "--cl"], {"--client", "--clients", "--clip"}),
+        (["run", "--dataset", "sketches", "--cl"], {"--client-column", "--clients", "--clip"}),
         (["list", "d"], {"datasets"}),
         (["completion", ""], {"bash", "zsh", "tcsh"}),
         (["extract", "--precision", "b"], {"bfloat16"}),

@@ -29,7 +29,22 @@ def features(tmp_path: Path) -> str:
 
 
 def test_table_agrees_with_the_partition(features: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--features", features, "--clients", "4", "--concentration", "0.3", "--seed", "2", "--json") == 0
+    assert (
+        run(
+            "--features",
+            features,
+            "--partition",
+            "dirichlet",
+            "--clients",
+            "4",
+            "--concentration",
+            "0.3",
+            "--seed",
+            "2",
+            "--json",
+        )
+        == 0
+    )
     table = json.loads(capsys.readouterr().out)["clients"]
     expected = make_partition(LABELS, "dirichlet", 4, concentration=0.3, seed=2)
     for row, rows in zip(table, expected.rows, strict=True):
@@ -110,5 +125,5 @@ def test_without_matplotlib_the_manifest_is_kept(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(FedHiPError, match="pip install matplotlib"):
-        run("--features", features, "--clients", "4", "--out", str(tmp_path / "out"))
+        run("--features", features, "--partition", "iid", "--clients", "4", "--out", str(tmp_path / "out"))
     load_partition(tmp_path / "out" / "partition.json", LABELS)

@@ -170,7 +170,7 @@ def test_a_client_of_one_row_takes_the_federations_model() -> None:
     assert head.unjudged == ["client-0"]
     told = choose(task, wider=False).to_dict()
     assert told["unjudged"] == ["client-0"]
-    assert "Client client-0 with a single training row took the federation's model" in describe(told)
+    assert "Client client-0 with a single training row got the federation's model" in describe(told)
     assert "unjudged" not in choose(Task(clients[1:], CLASSES), wider=False).to_dict()
 
 

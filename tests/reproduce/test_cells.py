@@ -17,6 +17,7 @@ import pytest
 from fedhip.reproduce import Source, Store, reproduce
 from fedhip.reproduce.bench import Setting, method_cell
 from fedhip.reproduce.cells import Cell, PlannedCell
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.progress import ReportProgress, silent
 from tests.reproduce.fakes import bench_of, pretend, rows
 
@@ -91,6 +92,19 @@ def test_everything_that_decides_a_number_is_in_the_name(tmp_path: Path, monkeyp
     pretend(monkeypatch)
     assert name(method="global") == name(method="global", settings={"rounds": 11})
     assert name(source=Source("mine", rows())) == name()
+
+
+def test_a_choice_among_other_candidates_has_other_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(tmp_path)
+    (source,) = bench.sources
+
+    def name(method: str) -> str:
+        return method_cell(bench, source, method, "paper", 4, 0.1, 0).stem
+
+    before = {method: name(method) for method in ("auto", "global")}
+    monkeypatch.setattr("fedhip.reproduce.bench.CANDIDATES", CANDIDATES[1:])
+    assert name("auto") != before["auto"]
+    assert name("global") == before["global"]
 
 
 def test_resuming_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

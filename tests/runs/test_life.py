@@ -406,7 +406,7 @@ def test_names_that_are_none_do_not_join(tmp_path: Path, name: str) -> None:
     path = make_run(tmp_path / "run", **FIXED).path
     before = exact(path)
     with pytest.raises(InputError, match="give the client another"):
-        join(path, name)
+        life.join(Run.open(path), some_rows(name, 8, 1))
     assert exact(path) == before
 
 

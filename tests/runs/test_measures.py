@@ -257,13 +257,13 @@ def test_every_table_as_csv(tmp_path: Path) -> None:
 
 def test_the_report_has_words_curves_and_lists(tmp_path: Path, pictures: None) -> None:
     page = render_report([make_run(tmp_path / "run", data=shifted(classes=2)).record("x")])
-    for text in ("More than accuracy", "Who gains", "Against training alone", "majority class", "rows won", "AUC"):
+    for text in ("Other metrics", "Who gains", "Against training alone", "majority class", "rows won", "AUC"):
         assert text in page
     assert 'id="metrics-table"' in page
-    assert "false positives" in page
+    assert "ROC curve for" in page
     three = render_report([make_run(tmp_path / "three", data=shifted(classes=3)).record("x")])
-    assert "false positives" not in three
-    assert "share right" in three
+    assert "ROC curve for" not in three
+    assert "predicted probability" in three
 
 
 def test_the_mean_roc_curve_has_the_mean_area(tmp_path: Path) -> None:

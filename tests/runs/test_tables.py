@@ -42,7 +42,7 @@ def without_label(path: Path, rows: slice = slice(None)) -> Path:
 
 
 def test_a_number_of_clients_does_not_replace_the_column_that_names_them(patients: Path, tmp_path: Path) -> None:
-    says = "column 'hospital' says whose row each is; leave the 2 clients out"
+    says = "column 'hospital' names the client of each row, and 2 clients are asked for; leave the number out"
     with pytest.raises(InputError, match=says):
         fedhip.run(patients, clients=2, **NAMED, out=tmp_path / "run")
     run = fedhip.run(patients, clients=2, partition="iid", **NAMED, methods=["global"], out=tmp_path / "run")
@@ -139,8 +139,8 @@ def test_rows_of_the_run_are_scored_as_they_were_tested(patients: Path, tmp_path
 def test_a_life_with_tables(patients: Path, tmp_path: Path) -> None:
     """Joined, updated, forgotten: by command and in Python the same; forgotten is as never joined."""
     command, python = tmp_path / "command", tmp_path / "python"
-    done("run", "--data", patients, *LABELLED, "--out", command)
-    run = fedhip.run(patients, **NAMED, out=python)
+    done("run", "--data", patients, *LABELLED, "--head", "ridge", "--out", command)
+    run = fedhip.run(patients, **NAMED, head="ridge", out=python)
     before = (command / "total.safetensors").read_bytes()
     east = {**cells(rows=40, seed=5), "hospital": ["east"] * 40}
     more = {**cells(rows=10, seed=6), "hospital": ["bern"] * 10}
@@ -176,7 +176,7 @@ def test_a_run_of_one_class_at_a_client_and_one_row_to_predict(tmp_path: Path) -
 
 @pytest.mark.usefixtures("no_report")
 def test_a_model_holds_what_turns_a_table_into_features(patients: Path, tmp_path: Path) -> None:
-    run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
+    run = fedhip.run(patients, **NAMED, head="ridge", out=tmp_path / "run")
     with safe_open(run.path / "models" / "bern.safetensors", framework="np") as file:
         held = json.loads((file.metadata() or {})["model"])["table"]
     assert Description.from_dict(held) == Description.from_file(run.path / "columns.toml")
@@ -187,7 +187,7 @@ def test_a_model_holds_what_turns_a_table_into_features(patients: Path, tmp_path
 
 
 def test_the_report_says_what_was_done_with_each_column(patients: Path, tmp_path: Path) -> None:
-    run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
+    run = fedhip.run(patients, **NAMED, head="ridge", out=tmp_path / "run")
     page = render_report([run.record("run")])
     assert "What was done with each column" in page
     assert "13 of 90 missing, filled with" in page
@@ -223,10 +223,10 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
     (tmp_path / "columns.toml").write_text("schema = 1\n[columns.a]\nkind = 'number'\n", encoding="utf-8")
     told = refused(capsys, "run", *features, "--columns", tmp_path / "columns.toml")
     assert "columns.toml describes a table, and none is given" in told
-    done("run", *features, "--clients", "2", "--out", tmp_path / "plain")
+    done("run", *features, "--head", "ridge", "--out", tmp_path / "plain")
     assert "was not made from a table" in refused(capsys, "predict", tmp_path / "plain", patients)
     assert "was not made from a table" in refused(capsys, "join", tmp_path / "plain", "--data", patients)
-    run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
+    run = fedhip.run(patients, **NAMED, head="ridge", out=tmp_path / "run")
     with pytest.raises(InputError, match="a table brings labels, groups and weights with it"):
         run.join("east", patients, ["ill"])
     with pytest.raises(fedhip.FedHiPError, match="weight= name columns"):
@@ -242,8 +242,8 @@ def test_describe_then_run_by_it(patients: Path, tmp_path: Path, capsys: pytest.
     done("describe", patients, path, *LABELLED)
     assert "pressure" in capsys.readouterr().out
     assert "is there already" in refused(capsys, "describe", patients, path)
-    done("run", "--data", patients, "--columns", path, "--out", tmp_path / "described")
-    fedhip.run(patients, **NAMED, out=tmp_path / "drafted")
+    done("run", "--data", patients, "--columns", path, "--head", "ridge", "--out", tmp_path / "described")
+    fedhip.run(patients, **NAMED, head="ridge", out=tmp_path / "drafted")
     for file in ("total.safetensors", "global.safetensors"):
         assert (tmp_path / "described" / file).read_bytes() == (tmp_path / "drafted" / file).read_bytes()
     capsys.readouterr()
@@ -257,7 +257,7 @@ def test_describe_then_run_by_it(patients: Path, tmp_path: Path, capsys: pytest.
 def test_rows_without_owners_are_divided(patients: Path, tmp_path: Path) -> None:
     done(
         "run", "--data", patients, "--label", "diagnosis", "--drop", "id,hospital", "--clients", "3",
-        "--partition", "iid", "--out", tmp_path / "run",
+        "--partition", "iid", "--head", "ridge", "--out", tmp_path / "run",
     )  # fmt: skip
     assert fedhip.open_run(tmp_path / "run").clients == ["0", "1", "2"]
     done("personalize", tmp_path / "run")

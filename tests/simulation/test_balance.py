@@ -162,6 +162,6 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
         assert f"leave out --head {head}, or --balance" in line
     assert not (tmp_path / "run").exists()
     done(*command)
-    assert "classes count alike in the sum: a row weighs from" in capsys.readouterr().out
+    assert "balanced classes: a row weighs from" in capsys.readouterr().out
     done("run", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")
     assert contents(tmp_path / "again", EXACT) == contents(tmp_path / "run", EXACT)

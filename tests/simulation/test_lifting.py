@@ -203,7 +203,7 @@ def test_the_command_says_what_it_costs_and_repeats_itself(tmp_path: Path, capsy
     sent, width = run.results["methods"]["fedhip"]["upload_bytes_per_client"], run.results["lift"]["width"]
     assert sent <= 10_000 < exchange_bytes("fourier", WIDTH) + upload_bytes(width + 1, 3) + 8 * 48
     assert f"from 8 features to {width}: one exchange more, in which each client sends 0.00334 MB" in told.err
-    assert "its first sum is one exchange more" in told.out
+    assert "its first sum takes one more exchange" in told.out
     done("run", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")
     assert contents(tmp_path / "again", EXACT) == contents(tmp_path / "run", EXACT)
     capsys.readouterr()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import joblib  # type: ignore[import-untyped]
@@ -152,17 +153,28 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
     [
         FedHiPClassifier(),
         of_ridge(),
+        of_ridge(head="lda"),
+        of_ridge(head="logistic", prior="client"),
+    ],
+    expected_failed_checks=what_weights_cannot_be,
+)
+def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:column 1 alone tells every label")
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [
         of_ridge(beta=1.0, **PAPER),
         of_ridge(alpha=3.0, only_local_classes=True),
         of_ridge(prior="client"),
-        of_ridge(head="lda"),
-        of_ridge(head="logistic", prior="client"),
         of_ridge(lift="fourier", lift_width=8),
         of_ridge(head="lda", lift="relu", lift_width=8),
     ],
     expected_failed_checks=what_weights_cannot_be,
 )
-def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
+def test_scikit_learn_agrees_whatever_the_options(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 
@@ -745,11 +757,16 @@ def test_only_the_estimator_needs_scikit_learn() -> None:
 
 
 @pytest.mark.usefixtures("few_digits")
-def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fedhip.sklearn.classifier, fedhip.sklearn.regressor):
-        tried = doctest.testmod(module)
-        assert tried.attempted
-        assert not tried.failed
+@pytest.mark.parametrize("module", [fedhip.sklearn.classifier, fedhip.sklearn.regressor])
+def test_the_examples_of_docstrings_run(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
+    assert tried.attempted
+    assert not tried.failed
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
+def test_the_page_on_the_estimator_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "sklearn.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

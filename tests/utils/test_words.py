@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedhip.utils.words import duration, size
+from fedhip.utils.words import duration, points, size
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_sizes(count: float | None, text: str) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_mean_of_differences_and_a_difference_of_means_print_alike() -> None:
+    """Two floats on both sides of a half, which are the same accuracy: 77.0 less 58.9, as a report has it twice."""
+    assert points(0.1805 - 1e-15) == points(0.1805 + 1e-15) == "+18.1"
+    assert (points(-0.0211), points(0.0), points(None)) == ("−2.1", "0.0", "–")

@@ -13,8 +13,11 @@ import numpy as np
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import (
     add_backbone,
+    add_columns,
     add_window,
     extract_features,
+    load_rows_of_table,
+    refuse_columns,
     refuse_unused,
     require_deep,
     require_new,
@@ -24,6 +27,8 @@ from fedhip.cli.common.parser import respell
 from fedhip.cli.common.progress import show_progress
 from fedhip.cli.runs.run import add_privacy
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
+from fedhip.data.tables import Description, TableRows, is_table
+from fedhip.errors import InputError
 from fedhip.runs.rows import client_and_rows
 from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text, readable
@@ -40,16 +45,22 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "audit",
-        help="what a site would give away, before it takes part",
-        description="Carry out the known attacks on this site's own rows: on a plain upload, on the secure sum of a "
-        "cohort of this size, and on its model. Says which rows were recovered, and what to do. Nothing is sent.",
+        help="try known attacks on a site's own rows before it takes part",
+        description="Try known attacks on this site's own rows: on a plain upload, on the secure sum of a cohort of "
+        "this size, and on its model. Reports which rows were recovered and what to do. Nothing is sent.",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument(
+        "--data", type=Path, metavar="PATH", help="an image folder (class/image), an .npz of images, or a table"
+    )
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file instead")
-    parser.add_argument("--client", metavar="ID", help="whose rows, where the data holds those of several clients")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    parser.add_argument("--client", metavar="ID", help="the client to audit, if the data holds several")
+    parser.add_argument("--skip-corrupt", action="store_true", help="skip corrupt images, with a warning")
     add_window(parser)
+    table = parser.add_argument_group("table (--data FILE.csv, .tsv or .parquet)")
+    table.add_argument("--client-column", metavar="COLUMN", help="whose row it is (default: all are the site's)")
+    add_columns(table)
+    table.add_argument("--columns", type=Path, metavar="FILE", help="what its columns hold (default: as they seem)")
     cohort = parser.add_argument_group("cohort")
     cohort.add_argument(
         "--sites", type=int, default=3, metavar="N", help="sites in the sum, with this one (default: 3)"
@@ -75,30 +86,37 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "out", type=Path, metavar="[FILE.html]", help="a page, with the images of recovered rows (default: none)"
     )
     respell(parser, page, "-o", "--out")
-    output.add_argument("--force", action="store_true", help="write over a page that is there")
+    output.add_argument("--force", action="store_true", help="overwrite an existing page")
     output.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run, official_split=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Load, attack, tell."""
-    from fedhip.errors import InputError
     from fedhip.privacy import SitesInSum, audit_site
 
     refuse_unused(args)
+    refuse_columns(args, args.client_column)
+    if args.columns is not None and not (args.columns.suffix == ".toml" and is_table(args.data)):
+        raise InputError(f"--columns {args.columns} is to say what a table's columns hold: a .toml file, with a table")
     if not args.seconds > 0:
         raise InputError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
     if args.out is not None and args.out.suffix != ".html":
         raise InputError(f"{args.out}: the page ends in .html, not '{args.out.suffix}'")
     if args.out is not None:
         require_new(args.out, args.force)
-    site, backbone, pictured, numbers = _site(args)
+    description: Description | None = None
+    if is_table(args.data):
+        site, description, numbers = _table_site(args)
+        backbone, pictured = None, None
+    else:
+        site, backbone, pictured, numbers = _site(args)
     rows, assumed = args.rows_of_others, args.rows_of_others is None
     cohort = SitesInSum(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)
     found = audit_site(
         site, cohort,
         fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed,
-        noise=_noise(args, site, backbone), report=show_progress,
+        noise=_noise(args, site, backbone, description), report=show_progress,
     )  # fmt: skip
     if args.out is not None:
         _write_page(args.out, found, pictured, numbers)
@@ -111,9 +129,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _noise(args: argparse.Namespace, site: AuditedSite, backbone: BackboneReference | None) -> Noise | None:
+def _noise(
+    args: argparse.Namespace, site: AuditedSite, backbone: BackboneReference | None, table: Description | None
+) -> Noise | None:
     """With --epsilon, what a federation of so many sites would add, where one more may look."""
-    from fedhip.errors import InputError
     from fedhip.privacy.audit import Noise
     from fedhip.privacy.mechanism import Mechanism
     from fedhip.runs.privacy import PrivacySettings
@@ -124,7 +143,7 @@ def _noise(args: argparse.Namespace, site: AuditedSite, backbone: BackboneRefere
     if args.fraction_bits is not None:
         raise InputError("--fraction-bits is given, and with --epsilon it follows from the noise; leave it out")
     settings.require_others_rows(site.features)
-    public = settings.with_public(site.features.shape[1], backbone=backbone).public
+    public = settings.with_public(site.features.shape[1], table=table, backbone=backbone).public
     return Noise(Mechanism(settings.epsilon, settings.delta, "row", 1, public.width, args.sites), public)
 
 
@@ -139,24 +158,56 @@ def _site(args: argparse.Namespace) -> tuple[AuditedSite, BackboneReference | No
         require_deep(args, data, str(source))
     else:
         data = read_features(source)
+    name, train, held_out = _divided(args, source, data)
+    backbone, made = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
+    names = _row_names(source, data)
+    site = AuditedSite(
+        readable(name), made.features[train], data.labels[train], tuple(map(readable, data.class_names)),
+        tuple(names[number] for number in train), made.features[held_out],
+    )  # fmt: skip
+    return site, backbone, data if isinstance(data, Dataset) else None, train
+
+
+def _table_site(args: argparse.Namespace) -> tuple[AuditedSite, Description, np.ndarray]:
+    """The site's rows of a table, what its columns hold, and the place of each training row.
+
+    Missing values are filled from the site's own training rows; with --epsilon, by what was agreed on.
+    """
+    from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
+    from fedhip.privacy import AuditedSite
+    from fedhip.runs.privacy import with_public_fills
+
+    texts = TextColumns(
+        args.backbone or DEFAULT_TEXT_BACKBONE, pooling=args.pooling, device=args.device, cache=args.cache, kept=[],
+        report=show_progress,
+    )  # fmt: skip
+    rows = load_rows_of_table(args, texts, args.client_column)
+    rows = rows if args.epsilon is None else with_public_fills(rows)
+    if rows.task != "classification" or rows.weights is not None:
+        raise InputError(f"{args.data}: the attacks are on sums of rows that have one class each, and count alike")
+    name, train, held_out = _divided(args, args.data, rows)
+    numbers = np.arange(len(rows)) if rows.numbers is None else rows.numbers
+    names, class_names = tuple(f"row {number}" for number in numbers[train]), tuple(map(readable, rows.class_names))
+    filled, description = rows.features(np.isin(np.arange(len(rows)), train))
+    features = filled.features
+    site = AuditedSite(readable(name), features[train], rows.labels[train], class_names, names, features[held_out])
+    return site, description, train
+
+
+def _divided(
+    args: argparse.Namespace, source: Path, data: Dataset | FeatureSet | TableRows
+) -> tuple[str, np.ndarray, np.ndarray]:
+    """The site's name, and its rows for training and for testing, as a federation's site divides them."""
     name, chosen = client_and_rows(str(source), data, args.client or (source.stem if data.clients is None else None))
-    labels = data.labels[chosen]
-    if data.split is None:  # as a federation's site divides them
+    if data.split is None:
         groups = None if data.groups is None else data.groups[chosen]
-        whose = np.full(len(labels), name)
-        partition = make_partition(labels, "natural", clients=whose, seed=args.seed, groups=groups)
+        whose = np.full(chosen.sum(), name)
+        partition = make_partition(data.labels[chosen], "natural", clients=whose, seed=args.seed, groups=groups)
         split = split_of(None, partition)
     else:
         split = data.split[chosen]
-    backbone, made = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
-    features = made.features[chosen]
-    numbers = np.flatnonzero(chosen)[split == 0]
-    names = _row_names(source, data)
-    site = AuditedSite(
-        readable(name), features[split == 0], labels[split == 0], tuple(map(readable, data.class_names)),
-        tuple(names[number] for number in numbers), features[split == 1],
-    )  # fmt: skip
-    return site, backbone, data if isinstance(data, Dataset) else None, numbers
+    rows = np.flatnonzero(chosen)
+    return name, rows[split == 0], rows[split == 1]
 
 
 def _row_names(source: Path, data: Dataset | FeatureSet) -> list[str]:

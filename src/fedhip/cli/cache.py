@@ -14,7 +14,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the commands."""
     parser = subparsers.add_parser(
         "cache",
-        help="list or empty the cache of features",
+        help="list or empty the feature cache",
         description="Features of images are kept, so that a second run need not compute them. They are to be guarded "
         "like the images.",
     )

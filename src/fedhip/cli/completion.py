@@ -25,7 +25,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "completion",
-        help="a completion script for bash, zsh or tcsh",
+        help="print a completion script for bash, zsh or tcsh",
         description="Print a script that completes fedhip's commands, options, choices and file names.",
         epilog=INSTALL,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_text, listed_names, require_new
+from fedhip.cli.common.options import add_client_column, add_columns, require_new
 from fedhip.cli.common.parser import respell
 from fedhip.utils.text import json_text
 
@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "describe",
-        help="draft what the columns of a table hold: columns.toml",
+        help="draft columns.toml: what each column of a table holds",
         description="Look at a table and write down what each column seems to hold: number, boolean, date or category, "
         "with the values of categories and where numbers are expected. Correct the file by hand; fedhip run --columns "
         "and fedhip federation init --columns take it.",
@@ -26,17 +26,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "out", type=Path, metavar="[FILE.toml]", help="write the description here (default: print it)"
     )
     respell(parser, file, "-o", "--out")
-    parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted")
-    parser.add_argument("--client", metavar="COLUMN", help="whose row it is")
-    parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
-    parser.add_argument("--weight", metavar="COLUMN", help="how much a row counts")
-    parser.add_argument("--drop", type=listed_names, metavar="COLUMN,…", default=[], help="columns to leave out")
-    add_text(parser)
+    add_client_column(parser, "the column that names each row's client")
+    add_columns(parser)
     parser.add_argument(
         "--backbone", metavar="NAME", help="of --text: what makes features of it (default: minilm; or hf:NAME)"
     )
     parser.add_argument("--pooling", metavar="SPEC", help="of --text with hf:NAME: cls or mean")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
@@ -62,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         client=args.client,
         group=args.group,
         weight=args.weight,
-        drop=args.drop,
+        drop=args.drop or (),
         text=args.text or (),
         texts=TextColumns(args.backbone or DEFAULT_TEXT_BACKBONE, pooling=args.pooling, device="cpu"),
     )
@@ -83,5 +79,5 @@ def run(args: argparse.Namespace) -> int:
         for column in description.columns
     ]
     print_table(("column", "kind", "expected", "becomes"), rows, f"{args.table}: {len(table):,} rows")
-    print(f"wrote {args.out}: correct it where it is wrong, and give units")
+    print(f"wrote {args.out}: review it, correct it, and add units")
     return 0

@@ -16,7 +16,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="look at the installation: versions, device, cache, data",
+        help="check the installation: versions, device, cache, data",
         description="Look at versions, device, memory, cache, weights and data sets, without the network. "
         "✓ is there, – optional and missing, ✗ broken. Exit code 1 if `fedhip run` cannot work.",
     )

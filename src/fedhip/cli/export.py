@@ -19,7 +19,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "export",
-        help="write a model as one ONNX file, from pixels to probabilities",
+        help="export a model as one ONNX file",
         description="Write the global model of a run, or a client's, with its backbone as one ONNX file, and check it "
         "in onnxruntime. Needs fedhip[onnx].",
     )
@@ -31,7 +31,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--from-table", action="store_true", help="of a table: from its cells, with missing values and categories"
     )
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the backbone's weights, if they were moved")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 

@@ -24,7 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "extract",
-        help="turn a data set of images into a feature file",
+        help="extract features of images into a feature file",
         description="Send every image through a frozen backbone; write features and labels to a file.",
     )
     add_dataset(parser)

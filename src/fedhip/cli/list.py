@@ -10,7 +10,7 @@ from fedhip.data import list_datasets, list_partitions
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = subparsers.add_parser("list", help="data sets, partitions, backbones and methods by name")
+    parser = subparsers.add_parser("list", help="list data sets, partitions, backbones and methods")
     parser.add_argument("what", choices=("datasets", "partitions", "backbones", "methods"))
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(handler=run)

@@ -33,29 +33,31 @@ class Command(NamedTuple):
 #: The commands, in the order of a user's way through them. A module is imported when one of its commands is asked for:
 #: with torch that takes seconds, which `fedhip --help` should not.
 COMMANDS = {
-    "run": Command("runs.run", "one round of FedHiP: a model for every client, and a report"),
-    "show": Command("runs.show", "the table of a run again"),
-    "describe": Command("describe", "draft what the columns of a table hold: columns.toml"),
-    "report": Command("runs.report", "the report of a run, or several runs side by side"),
-    "predict": Command("runs.predict", "classify images, features or the rows of a table with a client's model"),
-    "export": Command("export", "write a model as one ONNX file, from pixels to probabilities"),
+    "run": Command("runs.run", "train a model for every client in one round, and write a report"),
+    "show": Command("runs.show", "print the table of a run"),
+    "describe": Command("describe", "draft columns.toml: what each column of a table holds"),
+    "report": Command("runs.report", "write the report of a run, or compare several runs"),
+    "predict": Command("runs.predict", "predict images, features or table rows with a client's model"),
+    "export": Command("export", "export a model as one ONNX file"),
     "join": Command("runs.life", "add a client to a run"),
-    "update": Command("runs.life", "add rows to a client of a run"),
-    "forget": Command("runs.life", "remove a client from a run, exactly"),
-    "personalize": Command("runs.life", "phase 3 again: choose α and measure on the clients' rows"),
-    "influence": Command("runs.influence", "what each client's rows do to all others: who contributes, who harms"),
-    "verify": Command("runs.verify", "check a run's files, sum, models, ledger and receipts"),
-    "audit": Command("audit", "what a site would give away, before it takes part"),
-    "federation": Command("federation.command", "one round over the network, with sites that keep their rows"),
-    "verify-commitment": Command("federation.commitments", "for an auditor: did a site mask what it shows?"),
-    "reproduce": Command("reproduce", "every table and figure of the paper"),
-    "partition": Command("partition", "divide a data set among clients: table, partition.json and picture"),
-    "extract": Command("extract", "turn a data set of images into a feature file"),
-    "pretrain": Command("pretrain", "train a backbone on unlabelled images by masked auto-encoding"),
-    "list": Command("list", "data sets, partitions, backbones and methods by name"),
-    "cache": Command("cache", "list or empty the cache of features"),
-    "doctor": Command("doctor", "look at the installation: versions, device, cache, data"),
-    "completion": Command("completion", "a completion script for bash, zsh or tcsh"),
+    "update": Command("runs.life", "add training rows to a client of a run"),
+    "forget": Command("runs.life", "remove a client from a run (exact unlearning)"),
+    "personalize": Command("runs.life", "choose and measure one client's model, or all, again"),
+    "influence": Command("runs.influence", "measure how each client changes the others' accuracy"),
+    "verify": Command("runs.verify", "check that a run's files, sum, models and ledger are intact"),
+    "audit": Command("audit", "try known attacks on a site's own rows before it takes part"),
+    "federation": Command("federation.command", "train across machines; every site keeps its rows"),
+    "verify-commitment": Command(
+        "federation.commitments", "for an auditor: check what a site masked against its commitment"
+    ),
+    "reproduce": Command("reproduce", "make the paper's tables and figures"),
+    "partition": Command("partition", "divide a data set among clients, and draw who has what"),
+    "extract": Command("extract", "extract features of images into a feature file"),
+    "pretrain": Command("pretrain", "train a backbone on unlabelled images (masked auto-encoder)"),
+    "list": Command("list", "list data sets, partitions, backbones and methods"),
+    "cache": Command("cache", "list or empty the feature cache"),
+    "doctor": Command("doctor", "check the installation: versions, device, cache, data"),
+    "completion": Command("completion", "print a completion script for bash, zsh or tcsh"),
 }
 
 #: Commands that say what they did: with --quiet they say nothing. What others print is what they were asked for.
@@ -77,21 +79,21 @@ def build_parser(names: Iterable[str] = tuple(COMMANDS)) -> Parser:
 def _empty_parser() -> tuple[Parser, argparse._SubParsersAction[Parser]]:
     parser = Parser(
         prog="fedhip",
-        description="Personalized federated learning in one round and closed form.",
-        epilog="fedhip COMMAND --help says more. Exit codes: 0 done, 1 something wrong was found, 2 wrong usage, "
-        "3 refused or failed, 130 interrupted.",
+        description="Personalized federated learning in one round, in closed form.",
+        epilog="fedhip COMMAND --help explains a command. Exit codes: 0 done, 1 a check found something wrong, "
+        "2 wrong usage, 3 refused or failed, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
     return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def _add_manners(parser: argparse.ArgumentParser) -> None:
-    """What every command can be told about how it speaks."""
-    group = parser.add_argument_group("manners")
+    """What every command prints beside its answer."""
+    group = parser.add_argument_group("messages")
     group.add_argument(
-        "-q", "--quiet", action="store_true", help="no progress, notes or warnings, and no words on success"
+        "-q", "--quiet", action="store_true", help="print no progress, notes, warnings or success message"
     )
-    group.add_argument("-v", "--verbose", action="store_true", help="with an error, where in the code it was raised")
+    group.add_argument("-v", "--verbose", action="store_true", help="show the Python traceback of an error")
 
 
 def overview() -> Parser:
@@ -193,6 +195,10 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
             show_progress.silent = True
             if not getattr(args, "json", False) and {words[0], " ".join(words[:2])} & _TELLING:
                 stack.enter_context(redirect_stdout(io.StringIO()))
+        if getattr(args, "device", None) is not None and not getattr(args, "print_systemd", False):
+            from fedhip.features.devices import resolve_device
+
+            resolve_device(args.device)  # one that is not there, also where nothing would be computed on it
         code = int(args.handler(args))
         if (told := getattr(args, "old_spelling", None)) is not None:
             note(told)

@@ -18,9 +18,7 @@ _COLUMNS = ("client", "rows", "train", "test", "classes", "largest class")
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = subparsers.add_parser(
-        "partition", help="divide a data set among clients: table, partition.json and picture"
-    )
+    parser = subparsers.add_parser("partition", help="divide a data set among clients, and draw who has what")
     add_rows(parser)
     add_partition(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write partition.json and partition.svg here")

@@ -19,7 +19,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "pretrain",
-        help="train a backbone on unlabelled images by masked auto-encoding",
+        help="train a backbone on unlabelled images (masked auto-encoder)",
         description="Train a ViT encoder on a pool of unlabelled images. Writes encoder.safetensors, "
         "card.json, card.md, loss.csv and checkpoint.safetensors to the output folder.",
     )

@@ -1,4 +1,4 @@
-"""`fedhip reproduce`: every table and figure of the paper."""
+"""`fedhip reproduce`: make the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "reproduce",
-        help="every table and figure of the paper",
+        help="make the paper's tables and figures",
         description=DESCRIPTION,
         epilog="Finished cells are kept under OUT/cells: the same command goes on where it was interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,8 +76,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     data.add_argument("--data", nargs="+", metavar="PATH", help="where their files lie; alone: image folders or .npz")
     data.add_argument("--features", nargs="+", metavar="FILE", help="feature files, instead of data sets")
     data.add_argument("--official-split", action="store_true", help="keep the data sets' own test rows; else 8:2")
-    data.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
-    data.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+    data.add_argument("--skip-corrupt", action="store_true", help="skip corrupt images, with a warning")
+    data.add_argument("--allow-single", action="store_true", help="accept classes with a single image")
     data.add_argument(
         "--part", nargs=2, type=at_least(1), metavar=("CLASSES", "ROWS"),
         help="of the rows only the first so many classes, and so many rows of each",

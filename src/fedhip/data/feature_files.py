@@ -27,6 +27,8 @@ from fedhip.utils.files import private_file, write_private
 
 #: Rows that are looked at together: what says of each number whether it is finite is a byte for each.
 _CHECKED_ROWS = 2**14
+#: Arrays that a feature file may have beside features and labels.
+_OPTIONAL = ("clients", "split", "groups", "weights", "class_names")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +178,9 @@ def read_features(path: str | Path, *, labelled: bool = True, task: str = CLASSI
                 f"{path} has no array '{name}', only {names_in(path)}; a feature file holds 'features' (N, m), "
                 "'labels' (N) and, if the rows have owners, 'clients' (N)"
             )
-    if not labelled:
+    if labelled:
+        _require_no_misnomer(path, arrays)
+    else:
         arrays |= {
             "labels": np.zeros(arrays["features"].shape[:1], dtype=np.int64),
             "class_names": np.array(["unknown"]),
@@ -194,6 +198,14 @@ def read_features(path: str | Path, *, labelled: bool = True, task: str = CLASSI
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _require_no_misnomer(path: Path, arrays: Arrays) -> None:
+    """Refuse `client` for `clients`: the rows would be taken for nobody's, and divided."""
+    for name in names_in(path):
+        meant = next((known for known in _OPTIONAL if name.lower().rstrip("s") == known.rstrip("s")), None)
+        if meant is not None and meant not in arrays:
+            raise InputError(f"{path} has an array '{name}', which would not be used; rename it to '{meant}'")
 
 
 def write_features(path: str | Path, features: FeatureSet) -> None:

@@ -318,26 +318,26 @@ def describe(stored: Mapping[str, Any]) -> str:
     of = [entry for entry in stored["candidates"] if entry["features"] == features]
     (own, *_) = [entry for entry in of if entry["model"] == model]
     rest = [entry for entry in of if entry is not own and entry["held_out"] is not None]
-    words = f"Chosen by {stored['rows']:,} training rows, each held out in turn: {in_words(model)}"
+    words = f"Chosen by cross-validation on {stored['rows']:,} training rows: {in_words(model)}"
     words += "" if features == PLAIN else f", on features widened by {features}"
-    words += "" if own["held_out"] is None else f", {own['held_out']:.1%} right"
+    words += "" if own["held_out"] is None else f", {own['held_out']:.1%} correct"
     if rest:
         second = max(rest, key=lambda entry: entry["held_out"])
-        words += f" (next: {in_words(second['model'])}, {second['held_out']:.1%})"
+        words += f" (best of the others: {in_words(second['model'])}, {second['held_out']:.1%})"
     others = [
         f"{entry['clients']} {in_words(entry['model'])}" for entry in of if entry.get("clients") and entry is not own
     ]
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
-        words += f". Of {clients} clients some are better served otherwise: {', '.join(others)}"
+        words += f". Of {clients} clients some get another model: {', '.join(others)}"
     if (taken := stored.get("taken")) not in (None, model):
-        words += f". The rows of this site speak for another: {in_words(taken)}"
+        words += f". On this site's own rows another is best, and is used: {in_words(taken)}"
     if unjudged := stored.get("unjudged", ()):
         who = f"Client {unjudged[0]}" if len(unjudged) == 1 else f"{len(unjudged)} clients, {unjudged[0]} the first,"
-        words += f". {who} with a single training row took the federation's model"
+        words += f". {who} with a single training row got the federation's model"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:
         told = ", ".join(f"{name} {mean:.1%}" for name, mean in elsewhere.items())
-        words += f". Features {title}: {stored['expected'][title]:.1%} right on rows held out; also tried: {told}"
+        words += f". Features {title}: {stored['expected'][title]:.1%} correct on held-out rows; also tried: {told}"
     return words + "."

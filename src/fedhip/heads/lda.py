@@ -169,11 +169,12 @@ class Lda(Head):
     @property
     def traffic(self) -> tuple[int, int, int]:
         """FedHiP's own upload, and its sum; with priors, their losses and those of the models beside it."""
-        sent = self.federation.survey_bytes + self.federation.statistics_bytes
+        first, of = self.federation.survey_bytes, self.federation
+        up, down = first + of.sent_bytes, first + of.statistics_bytes
         if self.task.prior == "none":
-            return 1, sent, sent
+            return 1, up, down
         losses = losses_bytes([1] * (1 + len(self.task.beside)))
-        return 1, sent + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, sent + losses
+        return 1, up + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, down + losses
 
     def personalize(
         self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None

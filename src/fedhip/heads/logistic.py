@@ -221,8 +221,8 @@ class LogisticRun:
                 step=self.federation.encoding.step,
             )
             _ = fit.lda, fit.geometry  # computed once, before the clients share them
-        sent = self.federation.survey_bytes + self.federation.statistics_bytes
-        self._count(up=sent, down=sent)
+        first, of = self.federation.survey_bytes, self.federation
+        self._count(up=first + of.sent_bytes, down=first + of.statistics_bytes)
         return fit
 
     def temperature(self, fit: LogisticFit) -> None:

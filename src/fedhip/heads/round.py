@@ -113,24 +113,26 @@ def simulate(
     balance: bool = False,
     fraction_bits: int | None = None,
     columns: Columns | None = None,
-    number_bits: int = 64,
+    room: int | None = None,
     device: str | torch.device = "cpu",
     report: ReportProgress | None = None,
+    keep_digest: Callable[[Client, str], None] | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
     keep_looked: bool = False,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
-    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
+    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload, and
+    `keep_digest` with its digest. No model
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
-    chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits`, `columns` and `number_bits`
+    chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits`, `columns` and `room`
     are those of `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
     With `keep_looked` clients keep what their α was chosen by.
     """
     methods = tuple(methods)
     ridges = tuple(method for method in methods if method != MAJORITY)
-    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns, number_bits)
+    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns, room)
     if prior and balance:
         raise InputError(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
@@ -152,6 +154,7 @@ def simulate(
         alpha=alpha if "fedhip" in methods else 0.0,
         report=report,
         watch=watch,
+        keep_digest=keep_digest,
         keep_statistics=keep_statistics,
         uploads=task.uploads if "fedhip" in methods else None,
     )

@@ -19,10 +19,17 @@ from fedhip.reproduce.settings import Regime, Settings, Source, known_methods
 from fedhip.simulation.client import Client
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.options import PAPER, STANDARD
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.progress import ReportProgress
 
 #: Methods whose ridge is that of `fedhip run`, standardised and with an intercept, and not the paper's.
 OURS = ("auto",)
+
+
+def chosen_by(method: str) -> Json:
+    """What a method in closed form chooses by: a part of its cells' names, so that a changed rule has new cells."""
+    candidates = ["+".join(members) for members in CANDIDATES]
+    return {"chosen_by": CHOSEN_BY, **({"candidates": candidates} if method in OURS else {})}
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ def cell_of(
     told: Json = protocol.to_dict()
     if not known_methods()[method].gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
-        told["chosen_by"] = CHOSEN_BY
+        told |= chosen_by(method)
 
     def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         given = clients()

@@ -17,8 +17,10 @@ from fedhip.core.choice.calibration import common_temperature
 from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.core.exact.outweighing import Spread, outweighed
+from fedhip.core.exact.root import root_bytes
 from fedhip.errors import ColumnError, ColumnWarning, GridOverflowError, InputError
 from fedhip.heads import Auto, Head, Ridge
+from fedhip.heads.budget import LEAST_BITS
 from fedhip.heads.choice import by_halves
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
@@ -413,8 +415,14 @@ def statistics_of(run: Run, client: Client) -> GridStatistics:
         )
     if len(client.train[1]) == 0:
         raise InputError(f"client {client.name!r} brings no training row; give at least one")
+    room, number, d = run.encoding.room, len(client.train[1]), int(run.results["num_classes"])
+    if room is not None and room < (needed := root_bytes(number, width, d, LEAST_BITS)):
+        raise InputError(
+            f"client {client.name!r}: statistics of {number} training rows need {needed:,} bytes, and the run's budget "
+            f"leaves {room:,}; bring fewer rows, or run anew with a larger budget"
+        )
     try:
-        own = run.encoding.statistics(client, run.results["num_classes"])
+        own = run.encoding.statistics(client, d)
     except GridOverflowError:
         if run.lift is not None:
             raise
@@ -435,10 +443,6 @@ def _warn_of_outweighing(run: Run, client: Client) -> None:
     encoding = run.encoding
     if run.lift is not None or encoding.scale is not None or encoding.targets is not None:
         return
-    sums = decode(run.total())
-    N, unit = float(sums.num_samples), encoding.columns.standardization.scale.numpy()
-    mean = sums.feature_sums.numpy() / N
-    variance = np.maximum(sums.gram.diagonal().numpy() / N - np.square(mean), 0.0)
-    others = Spread(np.array([N]), mean * unit + encoding.columns.offset.numpy(), variance * np.square(unit))
+    others = Spread.of_statistics(decode(run.total()), encoding.columns)
     if (words := outweighed(client.train[0], others)) is not None:
         warnings.warn(f"client {client.name!r}: {words}", ColumnWarning, stacklevel=2)

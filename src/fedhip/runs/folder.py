@@ -40,7 +40,7 @@ from fedhip.heads.model import RIDGE, Model
 from fedhip.privacy.mechanism import Mechanism
 from fedhip.privacy.public import PublicMap
 from fedhip.runs.ledger import Ledger
-from fedhip.runs.models import answering
+from fedhip.runs.models import answering, scores_of
 from fedhip.runs.names import file_name, unknown_client
 from fedhip.runs.packs.pack import Pack, names_of, pack_name
 from fedhip.simulation.alone import MAJORITY
@@ -191,7 +191,7 @@ class Run:
         rows = (
             read_rows(features, self.require_table(), texts=self.text_encoder())[1] if is_table(features) else features
         )
-        return self.model(client).scores(np.asarray(rows, dtype=np.float64))
+        return scores_of(self, rows, client)
 
     def join(
         self,
@@ -468,6 +468,7 @@ class Run:
             self.results["fraction_bits"],
             None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt(),
             targets=None if targets is None else Targets.from_dict(targets),
+            room=self.details.get("room"),
         )
 
     @property

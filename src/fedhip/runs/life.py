@@ -175,6 +175,11 @@ def personalize(
         if own.digest() == run.details["clients"][name]["own"]:
             state.again[name], state.came[name] = client, came
         elif not skip_changed:
+            if run.encoding.room is not None and own.num_samples == run.statistics(name).num_samples:
+                raise InputError(
+                    f"client {name!r}: these are other rows than its own, or its own came in parts, each rounded for "
+                    "the budget by itself; to choose by all of them forget the client, and let it join with them"
+                )
             raise InputError(
                 f"client {name!r}: these are not the {run.statistics(name).num_samples} training rows behind its "
                 f"statistics (there are {own.num_samples} here); give all rows that it trained on, and no other"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.exact.outweighing import unlike_training
+from fedhip.errors import ColumnWarning
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.heads.model import RIDGE, Model
@@ -19,6 +24,7 @@ from fedhip.simulation.federation import Federation
 
 if TYPE_CHECKING:
     from fedhip.heads import Head
+    from fedhip.runs.folder import Run
 
 
 def personal_model(
@@ -118,3 +124,16 @@ def models_digest(digests: Mapping[str | None, str]) -> str:
     """One hash for all models; the global one goes by no name."""
     lines = sorted(f"{'' if name is None else 'client ' + name}\0{digest}\n" for name, digest in digests.items())
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def scores_of(run: Run, features: NDArray[Any], client: str | None) -> Tensor:
+    """Scores (n, d) of rows by a client's model or the global one; a value far from all training rows is warned of."""
+    model, rows = run.model(client), np.asarray(features, dtype=np.float64)
+    scores = model.scores(rows)
+    # With differential privacy the columns of the sum are not those of rows, and say nothing of where rows lie.
+    if model.lift is None and run.details.get("columns") is not None and run.results.get("privacy") is None:
+        columns, used = run.encoding.columns, model.weights.any(dim=1).numpy()
+        unit = np.ldexp(1.0, columns.exponent.numpy())
+        if (words := unlike_training(rows, columns.offset.numpy(), unit, used)) is not None:
+            warnings.warn(words, ColumnWarning, stacklevel=4)
+    return scores

@@ -35,7 +35,7 @@ from fedhip.utils.words import count, listed, points
 Json = dict[str, Any]
 
 TITLES = {
-    "auto": "chosen for each",
+    "auto": "chosen model",
     "majority": "majority class",
     "local": "trained alone",
     "global": "global model",
@@ -122,6 +122,7 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "clients": {result.client: client_details(result) for result in outcome.clients},
         "columns": outcome.federation.encoding.columns.to_dict(),
         **({} if (targets := outcome.federation.encoding.targets) is None else {"targets": targets.to_dict()}),
+        **({} if (room := outcome.federation.encoding.room) is None else {"room": room}),
         "fold_betas": list(outcome.federation.fold_betas),
         "examples": [],
         "stale": [],
@@ -192,14 +193,14 @@ def gains_in_words(results: Json) -> list[str]:
             continue
         ends = "" if gain["low"] is None else f" (95 % interval {shown(gain['low'])} to {shown(gain['high'])})"
         named = [
-            f"{verb} {listed([*map(repr, names[:5]), *([f'{len(names) - 5:,} others'] if len(names) > 5 else [])])}"
-            for verb, names in (("gain", gain["gains_beyond_chance"]), ("lose", gain["loses_beyond_chance"]))
+            f"{listed([*map(repr, names[:5]), *([f'{len(names) - 5:,} others'] if len(names) > 5 else [])])} {which}"
+            for which, names in (("better", gain["gains_beyond_chance"]), ("worse", gain["loses_beyond_chance"]))
             if names
         ]
         lines.append(
             f"against {AGAINST_WORDS[other]}: {shown(gain['mean'])} {unit}{ends}; {gain['better']} of "
-            f"{count(len(gain['per_client']), 'client')} better, {gain['worse']} worse; beyond chance "
-            f"{' and '.join(named) if named else 'nobody'}"
+            f"{count(len(gain['per_client']), 'client')} better, {gain['worse']} worse; significant"
+            f"{': ' + ', '.join(named) if named else ' for no single client'}"
         )
     return lines
 

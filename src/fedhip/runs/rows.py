@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, make_partition, split_of
+from fedhip.data.tables import TableRows
 from fedhip.errors import InputError
 from fedhip.runs.folder import Run
 from fedhip.simulation.client import Client
@@ -71,7 +72,7 @@ def divided(
     return (whole, None) if part is None else (whole.testing(part == 1), drawn)
 
 
-def client_and_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
+def client_and_rows(source: str, data: Dataset | FeatureSet | TableRows, client: str | None) -> tuple[str, np.ndarray]:
     """The client's name, and which rows are its."""
     everything = np.ones(len(data), dtype=bool)
     if data.clients is None:

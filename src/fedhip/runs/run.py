@@ -17,8 +17,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.data import Dataset, FeatureSet, Partition, split_of
+from fedhip.data import Dataset, FeatureSet, Partition
 from fedhip.data.tables import Description, TableRows
+from fedhip.engines import EngineName, engine_device, on_engine, require_engine
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
@@ -26,7 +27,7 @@ from fedhip.features.lifts.kinds import NO_LIFT, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads.budget import bytes_of
-from fedhip.heads.choice import AUTO
+from fedhip.heads.choice import AUTO, NARROW, WIDTH
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
 from fedhip.runs.packs.recording import is_many, record_many
@@ -35,8 +36,8 @@ from fedhip.runs.round.fitting import OF_RIDGES, fit_privately, fit_round, requi
 from fedhip.runs.round.prepare import Described, columns_given, rows_given
 from fedhip.runs.round.recording import Given, record_round
 from fedhip.runs.round.repeats import warn_of_repeats
-from fedhip.runs.round.settings import LEFT_OPEN, RoundSettings, methods_beside
-from fedhip.simulation.client import Client, clients_of
+from fedhip.runs.round.settings import LEFT_OPEN, ROUNDS, RoundSettings, methods_beside
+from fedhip.simulation.client import Client, clients_of, places_of
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.simulation.options import Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
@@ -84,7 +85,7 @@ def run(
     intercept: bool = True,
     balance: bool = False,
     methods: Sequence[str] | None = None,
-    rounds: int = 200,
+    rounds: int = ROUNDS,
     head: str | None = None,
     head_options: Mapping[str, float] | None = None,
     max_rounds: int = 1,
@@ -102,6 +103,8 @@ def run(
     clip: float | None = None,
     public: str | Path | ArrayLike | None = None,
     device: str | None = None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
     report: Callable[[str, int, int], None] | None = None,
 ) -> Run:
     """One round of FedHiP: a model for every client. What `fedhip run` does, with the same defaults.
@@ -147,6 +150,10 @@ def run(
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
         "cuda" or "cpu"; a GPU where there is one.
+    engine : "local" or "ray"
+        Where clients' work runs: in threads here, or as tasks of a Ray cluster, to the same bits.
+    ray_address : str, optional
+        "HOST:PORT" of the cluster, or "auto"; without it, one of this machine's cores, or the one this process is in.
 
     Everything else is the option of that name of the command.
 
@@ -157,6 +164,7 @@ def run(
     """
     place = Path(out) if out is not None else Path("runs") / f"rows-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_place(place, force)
+    require_engine(engine, ray_address, private=epsilon is not None)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
     read = [text] if isinstance(text, str) else [*(text or ())]
@@ -170,7 +178,7 @@ def run(
     }
     if (backbone is not None or pooling is not None) and not read:
         raise InputError("backbone and pooling are of text; name its columns with text=, or leave them out")
-    where, kept = resolve_device(device), list[Path]()
+    where, kept = engine_device(engine, resolve_device(device), device), list[Path]()
     texts = TextColumns(
         backbone or DEFAULT_TEXT_BACKBONE, pooling=pooling, device=str(where), cache=cache, kept=kept, report=report
     )
@@ -255,6 +263,8 @@ def run(
         config={name: value for name, value in options.items() if value is not None or name in LEFT_OPEN},
         table=table,
         device=where,
+        engine=engine,
+        ray_address=ray_address,
         force=force,
         report=report,
     )
@@ -276,6 +286,8 @@ def run_round(
     seconds: Mapping[str, float] | None = None,
     table: Described | None = None,
     device: str | torch.device = "cpu",
+    engine: str = "local",
+    ray_address: str | None = None,
     force: bool = False,
     report: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Run, Outcome]:
@@ -287,7 +299,7 @@ def run_round(
     """
     budget = settings.budget
     if budget is not None:
-        rows = int((split_of(features.split, partition) == 0).sum())
+        rows = [len(client.train[1]) for client in clients_of(features, partition)]
         settings = settings.within_budget(features.features.shape[1], features.num_classes, rows)
     resolved = settings.resolved(features.task, weighted=features.weights is not None)
     if budget is not None and resolved.head != AUTO:
@@ -304,8 +316,10 @@ def run_round(
     )
     require_classes(features)
     given = Given(features, partition, (), settings, resolved, title, config, seconds or {}, images, backbone, table)
+    largest = 0 if is_many(given) else int(np.bincount(partition.assignment).max())
+    elsewhere = on_engine(engine, ray_address, width=_widest(given), largest=largest, report=report)
     if is_many(given):
-        with new_run(out, force=force) as draft:
+        with elsewhere, new_run(out, force=force) as draft:
             outcome = record_many(draft, given, report)
         return Run.open(out), outcome
     clients = clients_of(features, partition)
@@ -318,18 +332,26 @@ def run_round(
         described = None if table is None else table.description
         settings.privacy.require_others_rows(features.features)
         privacy = settings.privacy.with_public(features.features.shape[1], table=described, backbone=backbone)
-    with new_run(out, force=force) as draft:
+    with elsewhere as lend, new_run(out, force=force) as draft:
+        lend(clients, features.features, places_of(features, partition))
 
         def keep(client: Client, statistics: GridStatistics) -> None:
-            if settings.keep_statistics:
-                draft.write_statistics(client.name, statistics)
+            draft.write_statistics(client.name, statistics)
 
         if privacy is not None:
             fitted = fit_privately(clients, features, settings, resolved, privacy, report=report)
         else:
             fitted = fit_round(
-                clients, features, settings, resolved, seed=config["seed"], keep_statistics=keep, device=device,
-                report=report,
+                clients, features, settings, resolved, seed=config["seed"],
+                keep_statistics=keep if settings.keep_statistics else None, device=device, report=report,
             )  # fmt: skip
         record_round(draft, out, given, fitted)
     return Run.open(out), fitted.outcome
+
+
+def _widest(given: Given) -> int:
+    """How wide the features are that anything is computed of."""
+    settings, width = given.settings, int(given.features.features.shape[1])
+    if settings.lift is not None:
+        return settings.lift.plan(width, given.features.num_classes).width
+    return WIDTH + width if given.resolved.head == AUTO and settings.wider and width <= NARROW else width

@@ -69,14 +69,11 @@ class Client:
 
 def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] | None = None) -> list[Client]:
     """Each client's rows to train and to test on: by this split, by the data's own, or eight of ten."""
-    split = split_of(data.split if split is None else split, partition)
     numbers = None if data.groups is None else group_numbers(data.groups)
     if numbers is not None and data.groups is not None:
         _warn_of_shared_groups(data.groups, numbers, partition)
     clients = []
-    for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True):
-        if data.weights is not None:
-            train = train[data.weights[train] > 0.0]
+    for name, (train, test) in zip(partition.clients, places_of(data, partition, split), strict=True):
         clients.append(
             Client(
                 name,
@@ -89,6 +86,16 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
             )
         )
     return clients
+
+
+def places_of(
+    data: FeatureSet, partition: Partition, split: NDArray[np.int8] | None = None
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Of each client the places of its rows among all: those to train on, and those to test on."""
+    places = client_parts(partition, split_of(data.split if split is None else split, partition))
+    if data.weights is None:
+        return places
+    return [(train[data.weights[train] > 0.0], test) for train, test in places]
 
 
 def _warn_of_shared_groups(names: NDArray[np.str_], numbers: NDArray[np.int64], partition: Partition) -> None:

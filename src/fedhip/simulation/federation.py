@@ -224,18 +224,23 @@ class Federation:
         if method == "local":
             return 0, 0, 0
         chosen = SCORES_BYTES if self.fold_betas else 0
-        up = down = self.survey_bytes + self.statistics_bytes
+        up, down = self.survey_bytes + self.sent_bytes, self.survey_bytes + self.statistics_bytes
         if method == "global" and not chosen:  # what β is chosen by takes the sum itself
             down = self.survey_bytes + 8 * (self.grid.num_features + self.intercept) * self.grid.num_classes
         return 1, up + chosen, down
 
     @property
     def statistics_bytes(self) -> int:
-        """Of a client's statistics, and of their sum; a symmetric matrix travels as its triangle."""
+        """Of the sum; a symmetric matrix travels as its triangle."""
         m, d = self.grid.num_features, self.grid.num_classes
         if self.grid.moments is not None:
             return 8 * ((m + d + 1) * (m + d + 2) // 2 + len(self.grid.counts))
-        return upload_bytes(m, d, self.encoding.number_bits)
+        return upload_bytes(m, d)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What a client's statistics take, at most."""
+        return self.statistics_bytes if self.encoding.room is None else self.encoding.room
 
     @property
     def survey_bytes(self) -> int:

@@ -16,7 +16,8 @@ class RidgeOptions:
     """What the ridge is of: standardised features or those that came, with or without an intercept; weights by class.
 
     `fraction_bits` is the grid's scale for columns in units of their own; `columns` are these units, where they are
-    known (lifted features have the same in all columns). A number of the statistics is sent as `number_bits`.
+    known (lifted features have the same in all columns). A client's statistics are sent in no more
+    than `room` bytes (`fedhip.core.exact.root`), or in 8 bytes a number.
     """
 
     standardize: bool = True
@@ -24,7 +25,7 @@ class RidgeOptions:
     balance: bool = False
     fraction_bits: int | None = None
     columns: Columns | None = None
-    number_bits: int = 64
+    room: int | None = None
 
     @property
     def centred(self) -> bool:

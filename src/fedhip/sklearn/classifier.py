@@ -13,6 +13,7 @@ functions; it computes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, NO_LIFT, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Auto, Ridge, head_named
-from fedhip.heads.budget import bytes_of, within
+from fedhip.heads.budget import Within, bytes_of, within
 from fedhip.heads.choice import AUTO, choose
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
@@ -57,77 +58,78 @@ from fedhip.sklearn.rows import (
     clients_of,
     require_own_blocks,
     site,
+    spread_of,
 )
 
 
 class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Personalized federated learning in closed form: for each client the model that its rows speak for.
+    """Personalized federated learning in closed form: a classifier with a model for each client.
 
-    By default a client's model is chosen, on training rows held out, among all that one sum over clients can give. With
-    head="ridge" it is the paper's: the ridge classifier of all clients' rows in which the client's own weigh 1 + alpha.
-    The global model is that of alpha = 0. All come from sums over clients, without gradients and in one round.
+    By default, cross-validation on training rows chooses each client's model among all that one sum over clients gives.
+    With head="ridge" it is the paper's: the ridge classifier of all clients' rows, with the client's own rows counted
+    1 + alpha times. The global model has alpha = 0. All models come from sums over clients, without gradients, in one
+    round.
 
     Parameters
     ----------
     head : "auto", "ridge", "lda", "logistic" or None, default=None
-        What kind the models are. "auto": for each client the ridge, the discriminant, the ridge of its rows alone, an
-        average of these or its most frequent class, whichever training rows held out speak for, on X as it is or, where
-        X is narrow, on a lift of it. "ridge": the paper's. "lda": the linear discriminant of all rows, with a client's
-        own class means where these are better. "logistic": logistic regression of all rows in a few rounds, with a step
-        of each client's own. The latter two standardise features and have an intercept. None: "auto", unless something
-        is given that a ridge alone has (beta, standardize, fit_intercept, alphas, or weights in `fit`).
+        The kind of model. "auto" chooses for each client by cross-validation on training rows: the ridge, linear
+        discriminant analysis, a ridge on its rows alone, an average of these or its most frequent class, on X or, if X
+        is narrow, on random features of it. "ridge" is the paper's. "lda" is linear discriminant analysis, with a
+        client's own class means if these are better. "logistic" is logistic regression in a few rounds, with a step for
+        each client. The latter two always standardise and have an intercept. None means "auto", unless something is
+        given that only the ridge has (beta, standardize, fit_intercept, alphas, or weights in `fit`).
     prior : "none", "client" or None, default=None
-        "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
-        None: so with "auto", and not with other heads.
+        "client": weigh predictions by the client's class frequencies, as far as held-out rows support it. None does so
+        with "auto" only.
     alpha : "loo" or float >= 0, default="loo"
-        Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest smoothed
-        leave-one-out accuracy on its own training rows; of several, the smallest. Of the ridge and the logistic head;
-        LDA's means are always chosen.
+        Additional weight of a client's own rows in its model. "loo" chooses for each client the value with the highest
+        smoothed leave-one-out accuracy on its own training rows; of several, the smallest. For the ridge and the
+        logistic head; LDA's means are always chosen.
     beta : float >= 0 or "auto", default="auto"
-        Ridge penalty of the federation. "auto" chooses the one of highest smoothed leave-one-out accuracy of the models
-        that clients are given, summed over clients; of several, the largest. Of the ridge alone.
+        Ridge penalty of the federation. "auto" chooses the value with the highest smoothed leave-one-out accuracy of
+        the clients' models, summed over clients; of several, the largest. For the ridge only.
     standardize : bool, default=True
-        Whether the ridge is on features of mean 0 and deviation 1 over all clients' rows, so that units do not matter.
-        Of the ridge alone: the other heads standardise anyway.
+        Whether to scale features to mean 0 and deviation 1 over all clients' rows, so that units do not matter. For the
+        ridge only: the other heads always do.
     fit_intercept : bool, default=True
-        Whether the ridge has an intercept, which is not penalised. With neither it is the paper's ridge. Of the ridge
-        alone: the other heads have an intercept anyway.
+        Whether to fit an intercept, which is not penalised. With neither it is the paper's ridge. For the ridge only:
+        the other heads always have one.
     only_local_classes : bool, default=False
-        Whether a client's model leaves out the classes of which the client has no training row. Their score is then
-        minus infinity and their probability 0. The global model leaves out none.
+        Whether a client's model never predicts classes of which the client has no training row. Their score is then
+        minus infinity and their probability 0. The global model predicts all classes.
     alphas : sequence of float or None, default=None
-        What alpha="loo" chooses from; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. Of
-        the ridge without priors alone.
+        Candidates of alpha="loo"; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. For the
+        ridge without priors only.
     lift : "relu", "fourier", "nystroem", "nystroem-axes", "none" or None, default=None
-        Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
-        of all clients' rows (and their covariance, for those of Nyström). Without one, head="auto" may try one; "none":
-        it does not.
+        Random features of X, drawn from `lift_seed` and from mean and deviation of all clients' rows (for Nyström's,
+        also their covariance). None: head="auto" may try one; "none": it does not.
     lift_width : int, default=2048
-        How many.
+        Number of random features.
     lift_seed : int, default=0
-        What they are drawn from.
+        Their seed.
     lift_bandwidth : float, default=1.0
-        Of the Gaussian kernel behind all but "relu"; two standardised rows are about the square root of 2
+        Bandwidth of the Gaussian kernel, for all but "relu"; two standardised rows are about the square root of 2
         apart.
     budget : str or int, default=None
-        What a client may send in all, such as "5MB", "500kB" or bytes. X is projected to fewer dimensions where it must
-        be.
+        Upload limit of each client, such as "5MB", "500kB" or a number of bytes. X is projected to fewer dimensions if
+        needed.
     max_rounds : int, default=1
-        What head="auto" may take: from 8 on, logistic regression competes.
+        Rounds that head="auto" may use; from 8 on, logistic regression is a candidate.
     epsilon : float > 0 or None, default=None
-        Differential privacy of the sum, by noise in it; None for none. The ridge alone, without a lift and priors. Rows
-        are clipped by what is known of them beforehand: `public` or `clip`. A fit is one release: `partial_fit` and
-        `forget` would be further ones, and are refused.
+        Differential privacy by noise in the sum; None for none. For the ridge only, without lift and priors. Rows are
+        clipped by `public` or `clip`. A fit is one release; `partial_fit` and `forget` would be further ones, and are
+        refused.
     delta : float, default=1e-5
-        The chance that epsilon does not hold; below 1/n_samples.
+        Probability that epsilon does not hold; choose it below 1/n_samples.
     unit : "row", "group" or "client", default="row"
-        What is protected: a row, a client's rows of one of the `blocks`, or all of a client's.
+        Unit of protection: a row, a client's rows of one of the `blocks`, or all rows of a client.
     unit_rows : int or None, default=None
-        How many rows of a group or a client count, at most.
+        At most this many rows of a group or client are used.
     clip : float or None, default=None
-        The length that rows are cut to.
+        Norm to which rows are clipped.
     public : array-like of shape (n, n_features), path of a feature file or None, default=None
-        Rows that are public and of the same kind, by which private ones are scaled and clipped.
+        Public rows of the same kind, used to scale and clip private ones.
 
     Attributes
     ----------
@@ -138,14 +140,14 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     head_ : str
         The head in use.
     choice_ : dict or None
-        With head="auto", what each candidate reached on training rows held out, and what was chosen.
+        With head="auto", the accuracy of each candidate on held-out training rows, and what was chosen.
     beta_ : float or None
         The ridge penalty in use; None for other heads.
     settings_ : dict of str to float
-        What else the head was solved with: "shrinkage" of LDA; "penalty", "temperature" and "curvature" of the
+        Other parameters of the head: "shrinkage" of LDA; "penalty", "temperature" and "curvature" of the
         logistic head.
     priors_ : dict of client to fedhip.core.choice.prior.Prior
-        Each client's, where priors were asked for and are worth having.
+        The prior of each client that has one.
     models_ : dict of client to fedhip.heads.model.Model
         Each client's model; `models_[client].to_file(path)` saves one, without its prior. A lift is part of the model.
     lift_ : fedhip.features.lifts.lift.Lift or None
@@ -157,7 +159,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Their names, where X had names that are all strings.
     privacy_ : dict or None
-        With epsilon, what is guaranteed: "epsilon", "delta", "unit", "mechanism", "sigma", "width" and, as a sentence,
+        With epsilon, the guarantee: "epsilon", "delta", "unit", "mechanism", "sigma", "width" and, as a sentence,
         "guarantee".
 
     Notes
@@ -401,9 +403,9 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         require_ridge("classification", weighted, head=head, prior=self._prior(head), only_local_classes=only_local)
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
-        settings, wider = self._lift_settings(head, rows, len(classes))
-        lift = None if settings is None else self._drawn_lift(settings, rows, len(classes))
-        return self._learn_head(head, rows, classes, declared, lift, wider)
+        upload = self._upload(head, rows, len(classes))
+        lift = None if upload.lift is None else self._drawn_lift(upload.lift, rows, len(classes))
+        return self._learn_head(head, rows, classes, declared, lift, upload)
 
     def _head(self, weighted: bool) -> str:
         """The head that is asked for, as `fedhip run` finds it."""
@@ -487,17 +489,18 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.settings_: dict[str, float] = {}
         self.priors_: dict[ClientName, Prior] = {}
         self._misses = {}
-        self.classes_, self._rows, self._declared = classes, rows, declared
+        self.classes_, self._rows, self._declared, self._seen = classes, rows, declared, None
         self.privacy_: dict[str, Any] | None = federation.mechanism.to_dict()
         return self
 
     def _learn_head(
-        self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None, wider: bool
+        self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None, upload: Within
     ) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(name), self._checked_alpha(), self._checked_beta()
         names, d, prior_of = {str(client): client for client in rows}, len(classes), self._prior(name)
-        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge(name)
+        clients, only_local = self._sites(rows, classes, lift), bool(self.only_local_classes)
+        ridge = replace(self._ridge(name), room=upload.room)
         if lift is not None:
             ridge = lifted_grid(clients, ridge, lift.kind)
         # Of a grid of the user's α is chosen by the ridge without priors.
@@ -517,7 +520,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             uploads=task.uploads,
         )
         if kind is Auto:
-            choice = choose(task, federation, wider=wider, max_rounds=self.max_rounds)
+            choice = choose(task, federation, wider=upload.wider, max_rounds=self.max_rounds)
             best, chosen = choice.best, choice.to_dict()
             head, found_for, lift = best.head, best.owns, best.lift or lift
             federation, kind = head.federation, type(head)
@@ -554,6 +557,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._declared, self.privacy_ = classes, rows, declared, None
+        self._seen = spread_of(rows)
         self._misses = misses_of({client: found for client, (found, _) in owns.items()})
         return self
 
@@ -568,9 +572,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             for client, part in rows.items()
         ]
 
-    def _lift_settings(
-        self, head: str, rows: Mapping[ClientName, Part], num_classes: int
-    ) -> tuple[LiftSettings | None, bool]:
+    def _upload(self, head: str, rows: Mapping[ClientName, Part], num_classes: int) -> Within:
         """The lift that is asked for, or that the budget asks for; and whether another may compete."""
         if self.budget is not None:
             if head != AUTO or self.lift is not None or self.max_rounds > 1:
@@ -578,16 +580,15 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                     "a budget is for the choice in one round, which finds its own upload; leave out head, lift and "
                     "max_rounds, or budget"
                 )
-            width, number = next(iter(rows.values())).X.shape[1], sum(len(part.y) for part in rows.values())
+            width, numbers = next(iter(rows.values())).X.shape[1], [len(part.y) for part in rows.values()]
             prior = self._prior(head) == "client"
-            found = within(bytes_of(self.budget), width, num_classes, number, prior=prior)
-            return found.lift, found.wider
+            return within(bytes_of(self.budget), width, num_classes, numbers, prior=prior)
         if self.lift is None or self.lift == NO_LIFT:
             # A lift competes with the ridge that is the default; of another, what is asked for is judged.
             asked = self.beta != "auto" or not (self.standardize and self.fit_intercept)
-            return None, self.lift is None and not asked
+            return Within(None, self.lift is None and not asked)
         bandwidth = None if self.lift in ("relu", "project") else self.lift_bandwidth
-        return LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth), False
+        return Within(LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth), False)
 
     def _drawn_lift(self, settings: LiftSettings, rows: Mapping[ClientName, Part], num_classes: int) -> Lift:
         clients = [Client(str(client), (part.X, part.y), (part.X, part.y)) for client, part in rows.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from fedhip.core.exact.outweighing import Spread, unlike_training
 from fedhip.core.solvers import require_alpha, require_beta
-from fedhip.errors import InputError
+from fedhip.errors import ColumnWarning, InputError
 from fedhip.heads.model import Model
 from fedhip.simulation.personalization import Personalization
 from fedhip.sklearn.rows import (
@@ -36,6 +38,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
     global_model_: Model
     _rows: dict[ClientName, Part]
     _misses: dict[str, dict[str, Any]]
+    #: Where the training rows lie; None where that is nobody's to know, under differential privacy.
+    _seen: Spread | None
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_rows")
@@ -63,6 +67,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
         F = as_tensor(X)
+        if self.global_model_.lift is None:
+            self._warn_of_unlike(X)
         if groups is None:
             return answer(self.global_model_, F).numpy()
         clients = clients_of(groups, len(X))
@@ -72,6 +78,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
             rows = torch.from_numpy(clients == client)
             answers[rows] = answer(self.models_.get(client, self.global_model_), F[rows])
         return answers.numpy()
+
+    def _warn_of_unlike(self, X: Array) -> None:
+        """Warn of a value that lies far from all training rows."""
+        if (seen := self._seen) is None:
+            return
+        used = self.global_model_.weights.any(dim=1).numpy()
+        words = unlike_training(np.asarray(X, np.float64), seen.mean, np.sqrt(seen.variance), used)
+        if words is not None:
+            warnings.warn(words, ColumnWarning, stacklevel=4)
 
     def _checked_alpha(self) -> float | Literal["loo"]:
         """The α of all clients, or that each chooses its own."""

@@ -23,7 +23,7 @@ from fedhip.simulation.driver import federate
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import thresholds_of
 from fedhip.sklearn.estimator import FederatedEstimator, as_tensor, misses_of
-from fedhip.sklearn.rows import Array, ClientName, Part, by_client, clients_of, site
+from fedhip.sklearn.rows import Array, ClientName, Part, by_client, clients_of, site, spread_of
 
 
 class FedHiPRegressor(MultiOutputMixin, RegressorMixin, FederatedEstimator):  # type: ignore[misc]  # no types
@@ -233,6 +233,6 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, FederatedEstimator):  # 
         }  # fmt: skip
         self.global_model_ = global_model(federation, names, None, task="regression")
         self.alphas_ = {client: own.alpha for client, own in owns.items()}
-        self.beta_, self._rows, self._flat = federation.beta, rows, flat
+        self.beta_, self._rows, self._flat, self._seen = federation.beta, rows, flat, spread_of(rows)
         self._misses = misses_of(owns)
         return self

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import unique_labels
 from torch import Tensor
 
+from fedhip.core.exact.column_sums import ColumnSums
+from fedhip.core.exact.outweighing import Spread
 from fedhip.errors import InputError
 from fedhip.simulation.client import Client
 from fedhip.simulation.private import shared_group
@@ -44,6 +46,12 @@ class Part:
         if self.weights is not None or more.weights is not None:
             weights = np.concatenate([np.ones(len(p.X)) if p.weights is None else p.weights for p in (self, more)])
         return Part(np.concatenate((self.X, more.X)), np.concatenate((self.y, more.y)), blocks, weights)
+
+
+def spread_of(rows: Mapping[ClientName, Part]) -> Spread:
+    """Where all clients' rows lie."""
+    parts = Spread.of([ColumnSums.of(part.X) for part in rows.values()])
+    return parts.of_all(np.ones_like(parts.mean))
 
 
 def classes_of(y: Array, classes: Any, known: tuple[Array, bool] | None) -> tuple[Array, bool]:

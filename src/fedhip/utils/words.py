@@ -23,7 +23,7 @@ def points(value: float | None) -> str:
     """A difference of two accuracies in percentage points, with its sign: +9.4, −2.1, 0.0."""
     if value is None:
         return NOTHING
-    text = f"{100 * abs(value):.1f}"
+    text = f"{round(100 * abs(value), 6):.1f}"  # a difference of means and a mean of differences print alike
     return text if float(text) == 0 else ("+" if value > 0 else "−") + text
 
 

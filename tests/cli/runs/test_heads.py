@@ -34,7 +34,7 @@ def test_a_run_of_another_head_from_its_table_to_its_life(
     assert list(folder.results["methods"]) == ["global", method]
     assert tomllib.loads(Path("run/config.toml").read_text())["head"] == head
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert f"of the head <code>{head}</code>: {title}" in page
+    assert f"of the head <code>{head}</code> ({title}" in page
 
     done("run", "run/config.toml", "--out", "again")
     assert contents(Path("run"), EXACT) == contents(Path("again"), EXACT)
@@ -64,10 +64,10 @@ def test_a_run_without_options_is_chosen_on_training_rows_said_and_repeated(
     done("run", "--features", sites, "--out", "run")
     run = Run.open("run")
     told = run.results["choice"]
-    said = f"Chosen by {told['rows']:,} training rows, each held out in turn:"
+    said = f"Chosen by cross-validation on {told['rows']:,} training rows:"
     assert said in " ".join(capsys.readouterr().out.split())
     assert said in Path("run/report.html").read_text(encoding="utf-8")
-    assert "What was chosen, and why" in Path("run/report.html").read_text(encoding="utf-8")
+    assert "Which model was chosen" in Path("run/report.html").read_text(encoding="utf-8")
     assert run.head.name == "auto"
     assert list(run.results["methods"]) == ["auto", "majority", "local", "global", "fedhip"]
     assert {told["features"], told["model"]} <= {

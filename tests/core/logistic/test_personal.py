@@ -186,6 +186,20 @@ def test_a_client_that_sees_classes_otherwise_gains_and_others_stay() -> None:
     assert accuracy(alpha) > accuracy(0.0) + 0.05
 
 
+def test_a_client_that_sees_all_classes_otherwise_may_weigh_its_rows_more_than_a_hundredfold() -> None:
+    """And is right to, on rows that nobody has seen."""
+    strange, unseen = rows(80, 5, turned=2.0), rows(2000, 105, turned=2.0)
+    personal = PersonalLogistic(fitted(strange, rows(800, 6)), *strange)
+    alpha = personal.select()
+    assert alpha > 100.0
+
+    def loss(at: float) -> float:
+        scores = personal.model(at).scores(unseen[0])
+        return float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(unseen[1])))
+
+    assert loss(alpha) < loss(100.0) < loss(0.0)
+
+
 def test_the_choice_gains_a_standard_error_by_its_own_leave_one_out_or_is_none() -> None:
     chosen = []
     for seed, turned in ((1, 0.0), (2, 0.0), (3, 0.0), (4, 1.5), (5, 1.5)):

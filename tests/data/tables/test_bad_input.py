@@ -350,6 +350,11 @@ def test_a_table_that_lacks_a_column(tmp_path: Path) -> None:
         read_rows(write_csv(tmp_path / "new.csv", columns), described(tmp_path))
 
 
+def test_another_table_is_refused_before_anything_is_said_of_its_columns(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no column"):
+        read_rows(pl.DataFrame({"height": [1.8]}), described(tmp_path))
+
+
 @pytest.mark.parametrize("rows", [1, 60])
 def test_a_table_in_other_units(rows: int, tmp_path: Path) -> None:
     description = described(tmp_path)

@@ -116,7 +116,7 @@ def test_words_at_the_top(record: RunRecord, html: str) -> None:
     means = {m: record.results["methods"][m]["accuracy"]["mean"] for m in METHODS}
     text = Page(html).prose()
     assert (
-        f"A client’s own model classifies {means['fedhip']:.1%} of its test rows right, on average over 50 clients."
+        f"A client’s own model classifies {means['fedhip']:.1%} of its test rows correctly, on average over 50 clients."
         in text
     )
     more = f"{100 * (means['fedhip'] - means['global']):.1f} points more than the global model ({means['global']:.1%})"
@@ -290,7 +290,7 @@ def test_banner_and_ledger() -> None:
     assert "The models have changed since these accuracies were measured. ledger entry 1: forgot '7'" in page.prose()
     assert "1 2026-11-15T13:00:00Z forget 7 160 cdcdcdcdcdcd" in re.sub(r"\s+", " ", " ".join(page.text))
     alone = Page(render_report([dataclasses.replace(record, ledger=[first])]))
-    assert "What happened since" not in alone.prose()
+    assert "Changes since the run" not in alone.prose()
 
 
 def test_images_that_would_be_fetched_are_left_out() -> None:

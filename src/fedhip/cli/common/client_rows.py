@@ -28,7 +28,7 @@ def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -
         help="an image folder (class/image), an .npz of images, or a table of a run that was made from one",
     )
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    parser.add_argument("--skip-corrupt", action="store_true", help="skip corrupt images, with a warning")
     add_window(parser, default="that of the run")
     add_backbone_place(parser)
 

@@ -19,15 +19,17 @@ def add_lift(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("lift")
     group.add_argument(
         "--lift", choices=(*KINDS, NO_LIFT),
-        help="wider features, drawn from a seed that all clients share; none: no choice of models tries any (default: "
-        "none but what such a choice tries)",
+        help="random features: widen the features by a map that all clients draw from one seed; none: never (default: "
+        "--head auto may try one)",
     )  # fmt: skip
-    group.add_argument("--lift-width", type=int, metavar="W", help=f"how wide (default: {DEFAULT_WIDTH})")
     group.add_argument(
-        "--lift-budget", type=float, metavar="MB", help="as wide as one client's upload of so many MB allows"
+        "--lift-width", type=int, metavar="W", help=f"number of random features (default: {DEFAULT_WIDTH})"
+    )
+    group.add_argument(
+        "--lift-budget", type=float, metavar="MB", help="as wide as an upload of this size per client allows"
     )
     group.add_argument("--lift-seed", type=int, metavar="N", help="default: 0")
-    group.add_argument("--lift-bandwidth", type=float, metavar="S", help="of the kernels (default: 1)")
+    group.add_argument("--lift-bandwidth", type=float, metavar="S", help="bandwidth of the kernel (default: 1)")
 
 
 def lift_settings(args: argparse.Namespace) -> LiftSettings | None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference
 
 DEFAULT_BACKBONE = "fedhip-vit"
-_OF_TABLES = ("label", "client", "group", "weight", "drop", "text")
 #: How the files of a run end that it cannot be read without.
 _OF_RUNS = (".toml", ".json", ".safetensors")
 _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
@@ -40,49 +39,61 @@ _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """Options that name images."""
     group = parser.add_argument_group("data")
-    group.add_argument("--dataset", metavar="NAME", help="a data set by name, see: fedhip list datasets")
-    group.add_argument("--data", metavar="PATH", help="where its files lie; alone: an image folder or .npz")
+    group.add_argument("--dataset", metavar="NAME", help="a built-in data set (see: fedhip list datasets)")
+    group.add_argument(
+        "--data",
+        metavar="PATH",
+        help="an image folder, an .npz file or a table; with --dataset: the folder of its files",
+    )
     group.add_argument(
         "--official-split",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="keep the data set's own test rows; else 8:2 for each client",
+        help="use the data set's own test rows (default: each client's rows are split 8:2)",
     )
     group.add_argument(
         "--skip-corrupt",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="leave corrupt images out, with a warning",
+        help="skip corrupt images, with a warning",
     )
-    group.add_argument("--allow-single", action=_FLAG, default=False, help="allow classes with a single image")
+    group.add_argument("--allow-single", action=_FLAG, default=False, help="accept classes with a single image")
     add_window(group)
 
 
-def add_window(group: argparse._ActionsContainer, default: str = "by the bits that all of them use") -> None:
+def add_window(group: argparse._ActionsContainer, default: str = "from the bits the images use") -> None:
     """The option for images of more than 8 bits."""
     group.add_argument(
         "--window", nargs=2, type=float, metavar=("LOW", "HIGH"),
-        help=f"values that are black and white in images of more than 8 bits (default: {default})",
+        help=f"pixel values to map to black and white, for images of more than 8 bits (default: {default})",
     )  # fmt: skip
 
 
 def add_rows(parser: argparse.ArgumentParser) -> None:
     """Options that name images, features or a table."""
     add_dataset(parser)
-    parser.add_argument("--features", metavar="FILE", help="a feature file, instead of a data set")
+    parser.add_argument("--features", metavar="FILE", help="a feature file (.npz or .safetensors), instead of --data")
     group = parser.add_argument_group("table (--data FILE.csv, .tsv or .parquet)")
-    group.add_argument("--label", metavar="COLUMN", help="what is to be predicted")
-    group.add_argument("--client", metavar="COLUMN", help="whose row it is (default: rows are divided, see clients)")
-    group.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
-    group.add_argument("--weight", metavar="COLUMN", help="how much a row counts (default: all alike)")
-    group.add_argument("--drop", type=listed_names, metavar="COLUMN,…", help="columns to leave out")
-    add_text(group)
+    add_client_column(group, "the column that names each row's client (default: rows are divided, see --clients)")
+    add_columns(group)
 
 
-def add_text(group: argparse._ActionsContainer) -> None:
-    """The option that names columns of text."""
+def add_client_column(group: argparse._ActionsContainer, meaning: str) -> None:
+    """The option that names the column of clients; --client is what it was called at first, and stays understood."""
+    group.add_argument("--client-column", dest="client", metavar="COLUMN", help=meaning)
+    group.add_argument("--client", metavar="COLUMN", help=argparse.SUPPRESS)
+
+
+def add_columns(group: argparse._ActionsContainer) -> None:
+    """The options that say what other columns of a table are."""
+    group.add_argument("--label", metavar="COLUMN", help="the column to predict")
     group.add_argument(
-        "--text", type=listed_names, metavar="COLUMN,…", help="columns of text, which a backbone makes features of"
+        "--group", metavar="COLUMN", help="the column of rows that belong together, such as one patient's"
+    )
+    group.add_argument("--weight", metavar="COLUMN", help="the column of row weights (default: all rows count alike)")
+    group.add_argument("--drop", type=listed_names, metavar="COLUMN,…", help="columns to leave out")
+    group.add_argument(
+        "--text", type=listed_names, metavar="COLUMN,…", help="columns of free text, turned into features by a backbone"
     )
 
 
@@ -137,20 +148,28 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
         "--backbone", metavar="NAME",
         help=f"default: {DEFAULT_BACKBONE} for images, {DEFAULT_TEXT_BACKBONE} for --text; see: fedhip list backbones",
     )  # fmt: skip
-    group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
+    group.add_argument(
+        "--weights", type=Path, metavar="PATH", help="file or folder of weights, instead of the usual ones"
+    )
     group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
     group.add_argument(
-        "--mask-ratio", type=float, default=0.0, metavar="R", help="share of hidden patches (default: none)"
+        "--mask-ratio",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="share of image patches to hide, as the paper does (default: none)",
     )
-    group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
+    group.add_argument(
+        "--mask-seed", type=int, default=0, metavar="N", help="seed of the hidden patches (default: %(default)s)"
+    )
     group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
-    group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
+    group.add_argument("--batch", type=int, metavar="N", help="batch size (default: from the image size)")
     group.add_argument("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 where the device has it")
     group.add_argument(
         "--cache",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="keep features, and use those that were kept",
+        help="store extracted features and reuse them",
     )
 
 
@@ -167,12 +186,19 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--partition",
         choices=tuple(list_partitions()),
-        help="the scheme (default: the data's own clients if it has any, else dirichlet)",
+        help="how rows are divided (default: by the data's own clients if it names any, else dirichlet)",
     )
-    group.add_argument("--concentration", type=float, metavar="λ", help="of the Dirichlet schemes (default: 0.1)")
-    group.add_argument("--shards", type=int, metavar="S", help="shards for each client (default: 2)")
-    group.add_argument("--min-rows", type=int, default=1, metavar="N", help="every client's least rows (default: 1)")
-    group.add_argument("-s", "--seed", type=int, default=0, help="of partition and split (default: 0)")
+    group.add_argument(
+        "--concentration",
+        type=float,
+        metavar="λ",
+        help="of the Dirichlet schemes; smaller is more non-IID (default: 0.1)",
+    )
+    group.add_argument("--shards", type=int, metavar="S", help="shards per client (default: 2)")
+    group.add_argument(
+        "--min-rows", type=int, default=1, metavar="N", help="least number of rows per client (default: 1)"
+    )
+    group.add_argument("-s", "--seed", type=int, default=0, help="random seed of partition and split (default: 0)")
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
@@ -189,6 +215,8 @@ def refuse_unused(args: argparse.Namespace) -> None:
         "--weights": args.weights is not None,
         "--pooling": args.pooling is not None and not text,
         "--mask-ratio": args.mask_ratio != 0.0,
+        "--batch": args.batch is not None,
+        "--precision": args.precision is not None,
         "--official-split": args.official_split,
         "--skip-corrupt": args.skip_corrupt,
         "--window": args.window is not None,
@@ -206,15 +234,26 @@ def names_table(args: argparse.Namespace) -> bool:
     return is_table(args.data) if (name := getattr(args, "dataset", None)) is None else name in FEDERATIONS
 
 
-def load_rows_of_table(args: argparse.Namespace, texts: TextEncoder) -> TableRows:
-    """The table that --data names."""
+def refuse_columns(args: argparse.Namespace, client: str | None) -> None:
+    """Refuse the names of columns, of which `client` is one, where no table is given that has them."""
+    given = {"--label": args.label, "--client-column": client, "--group": args.group, "--weight": args.weight}
+    given |= {"--drop": args.drop, "--text": args.text}
+    named = ", ".join(option for option, value in given.items() if value is not None)
+    if named and (dataset := getattr(args, "dataset", None)) in FEDERATIONS:
+        raise InputError(f"{dataset} has columns and clients of its own; leave {named} out")
+    if named and not names_table(args):
+        raise InputError(f"{named} names columns of a table; give one with --data FILE.csv, .tsv or .parquet")
+
+
+def load_rows_of_table(args: argparse.Namespace, texts: TextEncoder, client: str | None) -> TableRows:
+    """The table that --data names; `client` is the column that tells whose row each is."""
     from fedhip.runs.round.prepare import columns_given
 
     description, _ = columns_given(getattr(args, "columns", None))
     return load_table(
         args.data,
         label=args.label,
-        client=args.client,
+        client=client,
         group=args.group,
         weight=args.weight,
         drop=args.drop or (),
@@ -269,13 +308,7 @@ def print_window(dataset: Dataset, why: str = "the bits that they use; --window 
 
 def load_rows(args: argparse.Namespace, texts: TextEncoder) -> tuple[str, Dataset | FeatureSet | TableRows]:
     """The rows that the options name, images, features or a table, and what to call them; `texts` reads text."""
-    named = [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
-    if named and args.dataset in FEDERATIONS:
-        raise InputError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
-    if named and not names_table(args):
-        raise InputError(
-            f"{', '.join(named)} names columns of a table; give one with --data FILE.csv, .tsv or .parquet"
-        )
+    refuse_columns(args, args.client)
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
             raise InputError("--features stands alone; leave --dataset and --data out")
@@ -285,7 +318,7 @@ def load_rows(args: argparse.Namespace, texts: TextEncoder) -> tuple[str, Datase
     if args.dataset in FEDERATIONS:
         return args.dataset, load_federation(args.dataset, args.data)
     if names_table(args):
-        return Path(args.data).stem, load_rows_of_table(args, texts)
+        return Path(args.data).stem, load_rows_of_table(args, texts, args.client)
     dataset = load_images(args)
     return dataset.name, dataset
 

@@ -23,9 +23,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "influence",
-        help="what each client's rows do to all others: who contributes, who harms",
-        description="Take each client out of the sum, exactly, and count on the other clients' training rows, each "
-        "left out, how many the federation's ridge has right with the client and without it.",
+        help="measure how each client changes the others' accuracy",
+        description="Remove each client from the sum in turn, exactly (leave-one-client-out), and compare the accuracy "
+        "of the federation's ridge on the other clients' training rows, by leave-one-out, with and without it.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, with its statistics")
     parser.add_argument(
@@ -33,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a feature file with the clients' rows and names (default: the data that the run was made from)",
     )  # fmt: skip
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table to a file")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_backbone_place(parser)
     parser.set_defaults(handler=run)

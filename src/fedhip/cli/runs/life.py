@@ -35,33 +35,33 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the commands."""
     joining = _command(
         subparsers, "join", join, "add a client to a run",
-        "Add a client: its statistics to the sum, a model of its own, and everyone else's model solved anew.",
+        "Add a client to a run. It gets a model of its own, and all other models are updated exactly.",
     )  # fmt: skip
-    joining.add_argument("--client", metavar="ID", help="its name, unless the data says it")
+    joining.add_argument("--client", metavar="ID", help="the client's name, unless the data names it")
     add_client_rows(joining)
     updating = _command(
-        subparsers, "update", update, "add rows to a client of a run",
-        "Add training rows to a client. Its α stays until it re-runs phase 3 with: fedhip personalize.",
+        subparsers, "update", update, "add training rows to a client of a run",
+        "Add training rows to a client. Its α stays until you run: fedhip personalize.",
     )  # fmt: skip
-    updating.add_argument("--client", metavar="ID", required=True, help="its name")
+    updating.add_argument("--client", metavar="ID", required=True, help="the client's name")
     add_client_rows(updating)
     forgetting = _command(
-        subparsers, "forget", forget, "remove a client from a run, exactly",
-        "Take a client's statistics out of the sum, to the last bit, and solve everyone else's model anew.",
+        subparsers, "forget", forget, "remove a client from a run (exact unlearning)",
+        "Remove a client from a run. All other models become, bit for bit, what they would be without it.",
     )  # fmt: skip
-    forgetting.add_argument("--client", metavar="ID", required=True, help="its name")
+    forgetting.add_argument("--client", metavar="ID", required=True, help="the client's name")
     add_backbone_place(forgetting)
     again = _command(
-        subparsers, "personalize", personalize, "phase 3 again: choose α and measure on the clients' rows",
-        "Re-run phase 3: for one client on the rows given, or for all clients whose rows the run's own data set has.",
+        subparsers, "personalize", personalize, "choose and measure one client's model, or all, again",
+        "Choose and measure models again: one client's on the rows given, or all clients' on the run's own data.",
     )  # fmt: skip
-    again.add_argument("--client", metavar="ID", help="a client, with its rows; default: everyone, from the run's data")
+    again.add_argument("--client", metavar="ID", help="one client, with its rows (default: all, from the run's data)")
     add_client_rows(again, required=False)
     for command in (joining, updating, forgetting):
         command.add_argument(
             "--rows", type=Path, action="append", default=[], metavar="FILE",
-            help="of a run with --head logistic, whose rounds go over everybody's rows: a feature file with the rows "
-            "of clients that the run's own data lacks, and their names",
+            help="only for --head logistic, which needs all clients' rows: a feature file with the rows and names of "
+            "clients that are not in the run's own data",
         )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from fedhip.data.tables import clients_of_table, is_table, read_rows
 from fedhip.errors import CorruptImageError, DataMissingError, InputError
 from fedhip.heads.model import NO_TEMPERATURE
 from fedhip.runs import Run
+from fedhip.runs.models import scores_of
 from fedhip.runs.names import unknown_client
 from fedhip.simulation.tasks import targets_of_scores
 from fedhip.utils.text import json_text, readable
@@ -37,11 +38,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "predict",
-        help="classify images, features or the rows of a table with a client's model",
-        description="Classify images, folders of images, a feature file, or a table like the one that the run was made "
-        "from, without the label. Probabilities are calibrated on scores of training rows that were left out. Each row "
-        "of a table that says whose it is gets its client's own model. Otherwise --client says whose model answers; "
-        "without it, the global model does.",
+        help="predict images, features or table rows with a client's model",
+        description="Predict images, a feature file, or a table like the one of the run (without the label). --client "
+        "chooses the model; the default is the global model. Rows of a table that names their client get that client's "
+        "model. Probabilities are calibrated on held-out training rows.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
@@ -52,24 +52,24 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="image files or folders of them; or a .csv, .tsv or .parquet",
     )
     whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--client", metavar="ID", help="whose model; a name that the run does not know is an error")
+    whose.add_argument("--client", metavar="ID", help="the client whose model predicts; an unknown name is an error")
     whose.add_argument(
         "--global", dest="by_global", action="store_true",
-        help="the global model, also for rows of clients that the run does not know",
+        help="predict with the global model, also for rows of unknown clients",
     )  # fmt: skip
     parser.add_argument(
-        "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
+        "--features", type=Path, metavar="FILE", help="a feature file instead of images, with or without labels"
     )
     parser.add_argument(
         "--coverage", type=float, metavar="SHARE",
-        help="for each row, the set of classes (of a regression, the interval) that holds the truth so often: 0.9, say",
+        help="prediction sets (regression: intervals) that contain the truth this often, such as 0.9",
     )  # fmt: skip
     parser.add_argument(
         "--top", type=at_least(1), default=3, metavar="N", help="classes shown for each row (default: 3)"
     )
     answers = parser.add_argument("--csv", type=Path, metavar="FILE", help="write answers and probabilities to a file")
     respell(parser, answers, "-o", "--out")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
@@ -156,7 +156,7 @@ def _require_known(folder: Run, client: str) -> str:
 
 def _answers(folder: Run, client: str | None, features: np.ndarray, coverage: float | None) -> Answers:
     model = folder.model(client)
-    scores, sets = model.scores(features), None
+    scores, sets = scores_of(folder, features, client), None
     if coverage is not None:
         found = np.array(folder.thresholds(client, coverage))
         if np.isinf(found).any():

@@ -27,7 +27,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "report",
-        help="the report of a run, or several runs side by side",
+        help="write the report of a run, or compare several runs",
         description="Write report.html of one run into its folder, or a page that compares several; print a table.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")

@@ -31,6 +31,7 @@ from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.data.tables import TableRows
 from fedhip.data.tables.report import summary
+from fedhip.engines import ENGINES, engine_device, require_engine
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.backbones import EMBEDDED
@@ -50,7 +51,7 @@ from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
 from fedhip.runs.round.prepare import Described, columns_given
-from fedhip.runs.round.settings import LEFT_OPEN, RoundSettings, methods_beside
+from fedhip.runs.round.settings import LEFT_OPEN, ROUNDS, RoundSettings, methods_beside
 from fedhip.runs.run import run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
@@ -60,10 +61,12 @@ from fedhip.utils.text import json_text, readable
 from fedhip.utils.words import percent, size
 
 #: Options that say where the answer goes, and not what it is.
-_NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
+_NOT_CONFIGURATION = (
+    "config", "out", "force", "json", "quiet", "verbose", "handler", "engine", "ray_address",
+)  # fmt: skip
 #: What most people need; --help-all shows the rest.
 _COMMON = (
-    *("--dataset", "--data", "--features", "--label", "--client", "--clients"),
+    *("--dataset", "--data", "--features", "--label", "--client-column", "--clients"),
     *("--task", "--head", "--methods", "--seed", "--out", "--force"),
 )
 
@@ -72,14 +75,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "run",
-        help="one round of FedHiP: a model for every client, and a report",
-        description="Divide a data set among clients, extract features with a frozen backbone, and run the three "
-        "phases: local training, global aggregation, local personalization. Writes a run folder with every client's "
-        "model, results.json, report.html and config.toml, which repeats the run.",
+        help="train a model for every client in one round, and write a report",
+        description="Train a personalized model for every client in one round. Rows come from a table, images or a "
+        "feature file; a frozen backbone turns images and text into features. Writes a run folder: models/, "
+        "results.json, report.html, and config.toml, which repeats the run.",
     )
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml",
-        help="a file of options, with keys named like them; options on the command line win",
+        help="a file of options, one key per option; the command line takes precedence",
     )  # fmt: skip
     add_rows(parser)
     add_backbone(parser)
@@ -87,37 +90,35 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group = parser.add_argument_group("method")
     group.add_argument(
         "--task", choices=TASKS, default="classification",
-        help="what the labels are: classes (default), real targets, or several labels of 0 and 1",
+        help="what is predicted: one class (default), real numbers, or several 0/1 labels",
     )  # fmt: skip
     group.add_argument(
         "--alpha", type=_number_or(("loo",), require_alpha), default="loo", metavar="loo|NUMBER",
-        help="weight of a client's own rows; loo: by leave-one-out on its training rows (default)",
+        help="extra weight of a client's own rows; loo: chosen by leave-one-out on its training rows (default)",
     )  # fmt: skip
     group.add_argument(
         "--beta", type=_number_or(("auto", "gcv"), require_beta), default="auto", metavar="auto|gcv|NUMBER",
-        help="ridge penalty; auto: by the clients' summed leave-one-out accuracy with the models they are given "
-        "(default); gcv: by generalized cross-validation from the summed statistics alone",
+        help="ridge penalty; auto: chosen by the clients' summed leave-one-out accuracy (default); gcv: by generalized "
+        "cross-validation on the summed statistics",
     )  # fmt: skip
     group.add_argument(
         "--standardize", action=argparse.BooleanOptionalAction, default=True,
-        help="the ridge is on features of mean 0 and deviation 1, from the sum, so that units do not matter (default: "
-        "yes; the paper's is not)",
+        help="scale features to mean 0 and deviation 1 over all clients (default: yes; the paper: no)",
     )  # fmt: skip
     group.add_argument(
         "--intercept", action=argparse.BooleanOptionalAction, default=True,
-        help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
+        help="fit an intercept, without penalty (default: yes; the paper: no)",
     )  # fmt: skip
     group.add_argument(
         "--methods", type=listed_names, metavar="NAME,…",
-        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join((Auto.method, *RIDGES))}; "
-        "without auto among those named, the models are of the ridge)",
+        help=f"methods to compare: any of {', '.join((*METHODS, MAJORITY))}, or all (default: "
+        f"{','.join((Auto.method, *RIDGES))}); a list without auto implies --head ridge unless --head is given",
     )  # fmt: skip
     group.add_argument(
         "--head", choices=tuple(HEADS), default=None,
-        help="whose models the run folder holds: auto (default), for each client what its training rows speak for when "
-        "they are held out, of all that one sum can give; or ridge (FedHiP's own), lda, logistic; its method is in the "
-        "table, named or not. What is a ridge's alone (--beta, --no-standardize, --no-intercept, --balance) asks for "
-        "ridge",
+        help="kind of model in the run folder: auto (default) chooses for each client by cross-validation on training "
+        "rows; ridge is the paper's FedHiP; lda; logistic. Options that only ridge has (--beta, --no-standardize, "
+        "--no-intercept, --balance) imply ridge",
     )  # fmt: skip
     group.add_argument(
         "--head-options", type=listed_names, metavar="NAME=NUMBER,…",
@@ -125,53 +126,53 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     group.add_argument(
         "--max-rounds", type=int, default=1, metavar="N",
-        help="what the choice may take: from 8 on, the logistic head competes (default: %(default)s)",
+        help="rounds that --head auto may use; from 8 on, the logistic head is a candidate (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--budget", metavar="SIZE",
-        help="what a client may send in all, such as 5MB, 500kB or plain bytes; features are projected to fewer "
-        "dimensions where they must be (default: as it comes)",
+        help="upload limit of each client, such as 5MB, 500kB or a number of bytes; features are projected to fewer "
+        "dimensions if needed (default: no limit)",
     )  # fmt: skip
     # In configuration files of before there was a choice; it says nothing any more.
     group.add_argument(
         "--recommend", action=argparse.BooleanOptionalAction, default=None, help=argparse.SUPPRESS,
     )  # fmt: skip
     group.add_argument(
-        "--rounds", type=int, default=200, metavar="N",
-        help="of the methods that train by gradients (default: %(default)s, as in the paper)",
+        "--rounds", type=int, default=ROUNDS, metavar="N",
+        help="rounds of the gradient methods (default: %(default)s, as in the paper)",
     )  # fmt: skip
     group.add_argument(
         "--only-local-classes", action=argparse.BooleanOptionalAction, default=False,
-        help="no model names a class that the client has no training row of",
+        help="never predict a class of which the client has no training row",
     )  # fmt: skip
     group.add_argument(
         "--prior", choices=("client", "none"), default=None,
-        help="client: answers weigh how often the client has a class, as far as its training rows bear it out; all "
-        "methods alike (default: for auto alone)",
+        help="client: weight answers by the client's class frequencies, as far as its training rows support it, in "
+        "every method (default: in auto only)",
     )  # fmt: skip
     group.add_argument(
         "--columns", type=Path, metavar="FILE",
-        help="of a table: what its columns hold, from columns.toml (fedhip describe drafts it; default: as they seem); "
-        "else the units of the features' columns from a JSON file, such as another run's details.json (default: as the "
-        "training rows ask for)",
+        help="for a table: columns.toml, which says what each column holds (fedhip describe drafts it; default: "
+        "detected); for features: a JSON file with the units of the columns, such as another run's details.json "
+        "(default: from the training rows)",
     )  # fmt: skip
     group.add_argument(
         "--fraction-bits", type=int, metavar="N",
-        help="scale of the grid that statistics are summed on, in steps of 2^-N in the units of each column (default: "
-        "32)",
+        help="resolution of the fixed-point sums: steps of 2^-N in the units of each column (default: 32)",
     )  # fmt: skip
     group.add_argument(
         "--balance", action=argparse.BooleanOptionalAction, default=None,
-        help="classes count alike in the federation's sum, by weights from summed counts (default: rows do)",
+        help="weight rows so that all classes count alike (default: all rows count alike)",
     )  # fmt: skip
     add_lift(parser)
     add_privacy(parser)
+    add_engine(parser)
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
-    output.add_argument("--force", action="store_true", help="replace the run that is there")
+    output.add_argument("--force", action="store_true", help="replace an existing run")
     output.add_argument(
         "--statistics", action=argparse.BooleanOptionalAction, default=True,
-        help="keep each client's statistics, with which it can be changed and forgotten later",
+        help="keep each client's statistics; join, update and forget need them",
     )  # fmt: skip
     output.add_argument("--json", action="store_true", help="print results.json instead of tables")
     if isinstance(parser, Parser):
@@ -179,42 +180,63 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(handler=run)
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Where clients' work runs, which is no part of the answer."""
+    group = parser.add_argument_group("where clients' work runs (docs/scale.md)")
+    group.add_argument(
+        "--engine", choices=ENGINES, default="local",
+        help="local: in threads of this process (default); ray: as tasks of a Ray cluster, to the same bits",
+    )  # fmt: skip
+    group.add_argument(
+        "--ray-address", metavar="auto|HOST:PORT",
+        help="with --engine ray: a cluster that is there (default: one of this machine's cores, for this run alone)",
+    )  # fmt: skip
+
+
 def add_privacy(parser: argparse.ArgumentParser, *, units: bool = True) -> None:
     """Options of differential privacy, all of which say nothing without --epsilon."""
     group = parser.add_argument_group("differential privacy (docs/howto/with-differential-privacy.md)")
     group.add_argument(
         "--epsilon", type=float, metavar="E",
-        help="noise in the clients' sum, so that it says almost nothing of any one row; less is more private, and 1 is "
-        "a usual choice (default: no noise)",
+        help="privacy budget: adds noise to the clients' sum; smaller is more private (default: no noise)",
     )  # fmt: skip
     group.add_argument(
         "--delta", type=float, metavar="D",
-        help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
+        help=f"probability that epsilon does not hold; choose it below 1/rows (default: {DEFAULT_DELTA:g})",
     )  # fmt: skip
     if units:
-        group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
+        group.add_argument("--unit", choices=UNITS, help="unit of protection: a row (default), a group or a client")
         group.add_argument(
-            "--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most"
+            "--unit-rows", type=int, metavar="N", help="at most this many rows of a group or client are used"
         )
     group.add_argument(
         "--clip", type=float, metavar="LENGTH",
-        help="the length that rows of features are cut to; it must not come from private rows",
+        help="clip the norm of each feature row to this; must not be derived from private rows",
     )  # fmt: skip
     group.add_argument(
         "--public", metavar="FILE",
-        help="a feature file of public rows, of the same backbone, by which private ones are scaled and clipped; or "
+        help="a feature file of public rows from the same backbone, used to scale and clip private rows; or "
         f"{EMBEDDED}, for features of the embedded backbone (default for images)",
     )  # fmt: skip
 
 
 def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """A configuration file as options of the command line."""
-    actions = {action.dest: action for action in parser._actions if action.option_strings}
-    known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json"}
+    strings = {name: action for action in parser._actions for name in action.option_strings if name[:2] == "--"}
+    actions = {
+        name[2:].replace("-", "_"): action
+        for name, action in strings.items()
+        if not (name.startswith("--no-") and isinstance(action, argparse.BooleanOptionalAction))
+    }
+    known = set(actions) - {"help", "help_all", *_NOT_CONFIGURATION} | {"out", "force", "json", "engine", "ray_address"}
     words: list[str] = []
-    several = {name for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs > 1}
+    several = {name: action.nargs for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs}
     for name, value in read_config(path, known, several).items():
-        option = next(string for string in actions[name].option_strings if string.startswith("--"))
+        option = f"--{name.replace('_', '-')}"
+        if (actions[name].nargs == 0) is not isinstance(value, bool):
+            raise InputError(f"{path}: '{name}' must {'be' if actions[name].nargs == 0 else 'not be'} true or false")
+        if name in several and isinstance(value, list) and len(value) != several[name]:
+            raise InputError(f"{path}: '{name}' has {len(value)} numbers; give {several[name]}")
         if isinstance(value, bool):
             words += (
                 [option]
@@ -231,6 +253,7 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    require_engine(args.engine, args.ray_address, private=args.epsilon is not None)
     args.backbone = args.backbone or (DEFAULT_TEXT_BACKBONE if args.text else DEFAULT_BACKBONE)
     described, units = columns_given(args.columns)
     if described is not None and not names_table(args):
@@ -278,7 +301,7 @@ def run(args: argparse.Namespace) -> int:
     partition = divide(args, data)
     out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_place(out, args.force)
-    device = resolve_device(args.device)
+    device = engine_device(args.engine, resolve_device(args.device), args.device)
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
@@ -306,6 +329,8 @@ def run(args: argparse.Namespace) -> int:
         table=table,
         seconds={"features": time.perf_counter() - begin},
         device=device,
+        engine=args.engine,
+        ray_address=args.ray_address,
         force=args.force,
         report=show_progress,
     )
@@ -374,12 +399,12 @@ def print_results(results: dict[str, Any], class_names: Sequence[str] = ()) -> N
         print(privacy["guarantee"])
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
-        print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
+        print(f"balanced classes: a row weighs from {least} to {most}; the class counts take one more exchange")
     if lift := results.get("lift"):
         words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
         sent = size(lift["upload_bytes_per_client"])
         whose = " of the models chosen" if "choice" in results and "lift" not in results["config"] else ""
-        print(f"lift{whose}: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
+        print(f"lift{whose}: {words}; its first sum takes one more exchange, {sent} each way, included above")
     if (choice := results.get("choice")) and "candidates" in choice:
         print(describe(choice))
     head = head_of(results)
@@ -395,8 +420,8 @@ def print_results(results: dict[str, Any], class_names: Sequence[str] = ()) -> N
         low, middle, high = (f"{found[at]:.3g}" for at in ("low", "median", "high"))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
     if (alphas or "alpha" in results) and (loo := results["leave_one_out"]):
-        common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
-        print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
+        common = f"; global model {loo['accuracy'][0]:.1%}" if loo["accuracy"] else ""
+        print(f"expected accuracy, by {_estimated(results)}: {loo['chosen']:.1%}{common}")
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 
@@ -422,22 +447,22 @@ def print_targets(results: dict[str, Any], task: str) -> None:
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
         print(
-            "to be expected by leave-one-out, α and β chosen without the row: squared error "
+            "expected squared error, by leave-one-out with α and β chosen without the row: "
             f"{left['chosen']:.3g} of the targets' variance"
         )
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 
-def _chosen_without(results: dict[str, Any]) -> str:
-    """What was chosen on rows, and for each row without it."""
+def _estimated(results: dict[str, Any]) -> str:
+    """How accuracy on new rows was estimated: by rows held out, and what was chosen without each of them."""
     config, head = results["config"], head_of(results)
     chosen = ["α"] if config["alpha"] == "loo" or not any(option.name == "alpha" for option in head.options) else []
     chosen += ["β"] if head is Ridge and config["beta"] == "auto" else []
     chosen += ["prior"] if config.get("prior") == "client" else []
     if head is Auto:
-        return ", everything chosen without the row"
+        return "cross-validation on training rows"
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
-    return f", {words} chosen without the row" if chosen else ""
+    return f"leave-one-out with {words} chosen without the row" if chosen else "leave-one-out"
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:

@@ -1,4 +1,4 @@
-"""`fedhip show`: the table of a run again, as `fedhip run` printed it."""
+"""`fedhip show`: print the table of a run, as `fedhip run` printed it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "show",
-        help="the table of a run again",
+        help="print the table of a run",
         description="Print the table of a run as it stands now, after everything that happened to it. Nothing is "
         "computed or written.",
     )

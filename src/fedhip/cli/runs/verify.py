@@ -17,7 +17,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "verify",
-        help="check a run's files, sum, models, ledger and receipts",
+        help="check that a run's files, sum, models and ledger are intact",
         description="Check every file against its digest, the sum against the clients' statistics, the models against "
         "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 1 if something is wrong, 3 if there is "
         "no run to check.",

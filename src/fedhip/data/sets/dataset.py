@@ -138,7 +138,11 @@ def set_row_fields(target: Any, rows: int) -> None:
     object.__setattr__(target, "class_names", tuple(str(name) for name in target.class_names))
     for name in ("clients", "groups"):
         if getattr(target, name) is not None:
-            object.__setattr__(target, name, _frozen(np.asarray(getattr(target, name)).astype(np.str_)))
+            names = np.asarray(getattr(target, name)).astype(np.str_)
+            if (empty := np.char.strip(names, " ") == "").any():
+                what = name.removesuffix("s")
+                raise InputError(f"row {int(empty.argmax())} names no {what}; say which it is, or leave such rows out")
+            object.__setattr__(target, name, _frozen(names))
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():

@@ -34,7 +34,7 @@ def done_with(column: Column, missing: int, rows: int) -> str:
         return f"left out: {column.note}" if column.note else "left out"
     parts = [
         {
-            "number": "taken as it is",
+            "number": "used as it is",
             "boolean": "1 for true, 0 for false",
             "date": "days since 1970-01-01",
             "category": f"{count(len(column.values), 'value')}, a feature each, and one for any other",

@@ -52,6 +52,8 @@ class TableRows:
     task: str = "classification"
     #: Whether the description was drafted from these very rows, and not agreed before.
     drafted: bool = False
+    #: What each row is called in messages and answers.
+    numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -138,8 +140,8 @@ def read_rows(
 ) -> tuple[Table, Floats]:
     """The features (N, m) of a table that need not say labels, missing values filled as the description says."""
     table = read_table(source, name)
-    _warn_of_others(table, description)
     matrix = encode(table, description, expect=True, texts=texts).matrix
+    _warn_of_others(table, description)
     return table, fill(matrix, description, table.source)
 
 
@@ -269,6 +271,7 @@ def _labelled(
         weights=None if description.weight is None else _weights(table, description.weight, missing),
         targets=targets,
         task="classification" if targets is None else "regression" if task == "regression" else "multilabel",
+        numbers=np.arange(len(table)) + table.first if table.numbers is None else table.numbers,
     )
 
 
@@ -325,7 +328,7 @@ def _require_federation(table: Table, description: Description, rows: TableRows)
     if rows.clients is not None and len(rows) > 1 and len(np.unique(rows.clients)) == len(rows):
         raise InputError(
             f"{table.source}, column {description.client!r} has another value in each of its {len(rows):,} rows, so "
-            "every row would be a client of its own; name the column of the owners with --client"
+            "every row would be a client of its own; name the column of the owners with --client-column"
         )
 
 

@@ -260,7 +260,7 @@ class Laboratory:
                     w = full if there == batch else full[:, :there] * (batch / there)
                     step(mine, given, Batch(x[:, at : at + batch], taken, w))
 
-        for _ in in_order(work, range(len(present))):
+        for _ in in_order(work, range(len(present)), here=True):  # trained in place
             pass
 
     def _train_together(

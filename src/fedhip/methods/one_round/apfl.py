@@ -123,7 +123,8 @@ def fit_apfl(task: ClosedTask) -> Fitted:
         return scores, loo + share * parts[gamma]
 
     own, left_out = {}, {}
-    for done, found in enumerate(in_order(second, range(len(training)), task.device), start=1):
+    # What it answers with holds on to all that `streams` does.
+    for done, found in enumerate(in_order(second, range(len(training)), task.device, here=True), start=1):
         name = training[done - 1].name
         own[name], left_out[name] = found
         task.report("second stream", done, len(training))

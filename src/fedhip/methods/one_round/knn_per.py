@@ -153,7 +153,9 @@ def knn_per(name: str, title: str, base: type[Head], summary: str) -> OneRound:
             return probabilities(head.common.scores(x), temperature)
 
         own, left_out = {}, {}
-        for done, (scored_by, of_rows) in enumerate(in_order(personal, training, task.device), start=1):
+        # What it answers with holds on to the head, and everybody's rows with it.
+        memories = in_order(personal, training, task.device, here=True)
+        for done, (scored_by, of_rows) in enumerate(memories, start=1):
             client = training[done - 1].name
             own[client], left_out[client] = scored_by, of_rows
             task.report("memories", done, len(training))

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 
 from fedhip import methods
-from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, draw_styles, make_partition, split_of, styled
 from fedhip.data.sets.dataset import ImagePaths
 from fedhip.errors import InputError
 from fedhip.features import extract
 from fedhip.features.backbones import ViTBackbone
 from fedhip.features.images import to_rgb
-from fedhip.reproduce.bench import plain
+from fedhip.reproduce.bench import chosen_by, plain
 from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import validation_order
 from fedhip.reproduce.figures import Picture, TradeOff, trade_off, write_pictures
@@ -176,7 +175,7 @@ def head_cell(bench: FineTuningBench, column: FineTuningColumn, method: str, see
         )
         return {**plain(run, [len(client.test[1]) for client in clients]), "device": str(bench.backbone.device)}
 
-    told = {"prior": s.prior, "chosen_by": CHOSEN_BY}
+    told = {"prior": s.prior, **chosen_by(method)}
     return Cell(_label(column, method, seed), method, _key(bench, column, method, seed, told), compute)
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedhip import methods
-from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.data import FEDERATIONS, FeatureSet, load_federation, make_partition, read_features
 from fedhip.data.tables import TableRows
 from fedhip.errors import DataMissingError, DownloadError, InputError, MissingExtraError
 from fedhip.methods.engine.protocol import Protocol
-from fedhip.reproduce.bench import plain
+from fedhip.reproduce.bench import chosen_by, plain
 from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import standardize, validation_order
 from fedhip.reproduce.figures import Bars, Picture, federations, write_pictures
@@ -164,7 +163,7 @@ def _cell(
     told: Json = protocol.to_dict() if rate is None else replace(protocol, learning_rate=rate).to_dict()
     if not gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
-        told["chosen_by"] = CHOSEN_BY
+        told |= chosen_by(method)
     if natural.is_regression:
         told = {"seed": seed, "task": "regression"}
 

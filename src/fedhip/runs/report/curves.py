@@ -58,7 +58,7 @@ def reliability(curves: Sequence[MethodCurve]) -> str:
             curve.x, curve.y, s=12 + 300 * curve.weight, marker=curve.method.marker, color=ink, alpha=0.75,
             linewidths=0, label=f"{short(curve.method.title, 18)}, error {decimal(curve.summary)}",
         )  # fmt: skip
-    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="probability of the answer", ylabel="share right")
+    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted probability", ylabel="accuracy")
     percent_axis(axes)
     percent_axis(axes, axis="x")
     _legend(axes, "upper left")
@@ -72,7 +72,7 @@ def roc(curves: Sequence[MethodCurve]) -> str:
     for curve in reversed(curves):
         label = f"{short(curve.method.title, 18)}, AUC {decimal(curve.summary)}"
         axes.plot(curve.x, curve.y, color=colour(curve.method.colour), linewidth=2.2, label=label)
-    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="false positives", ylabel="true positives")
+    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="false positive rate", ylabel="true positive rate")
     percent_axis(axes)
     percent_axis(axes, axis="x")
     _legend(axes, "lower right")

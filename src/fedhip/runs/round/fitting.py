@@ -66,7 +66,7 @@ def fit_round(
     resolved: Resolved,
     *,
     seed: int,
-    keep_statistics: KeepStatistics,
+    keep_statistics: KeepStatistics | None,
     device: str | torch.device,
     report: ReportProgress | None,
 ) -> FittedRound:
@@ -85,9 +85,8 @@ def fit_round(
     check_clients(clients, num_classes)
     terms: dict[str, str] = {}
 
-    def keep(client: Client, statistics: GridStatistics) -> None:
-        terms[client.name] = statistics.digest()
-        keep_statistics(client, statistics)
+    def keep_digest(client: Client, digest: str) -> None:
+        terms[client.name] = digest
 
     ridges = simulate(
         clients,
@@ -100,7 +99,8 @@ def fit_round(
         **vars(ridge),
         device=device,
         report=report,
-        keep_statistics=keep,
+        keep_digest=keep_digest,
+        keep_statistics=keep_statistics,
         keep_looked=head is Auto,
     )
     rivals = _rivals(clients, num_classes, settings, resolved, head, ridge, seed, device, report)
@@ -142,7 +142,10 @@ def fit_round(
     if best.plan is not None and best.lift is not None:
         lift, lifted = best.lift, best.plan.to_dict(best.lift)
         for client in found.head.task.training:
-            keep(client, found.head.statistics(client))
+            wide = found.head.statistics(client)
+            keep_digest(client, wide.digest())
+            if keep_statistics is not None:
+                keep_statistics(client, wide)
     outcome = with_head_results(ridges, found)
     return FittedRound(
         outcome, ridges, type(found.head), terms, found.head, rivals, choice, lift, lifted, seconds=watch.seconds

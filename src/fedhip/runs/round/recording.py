@@ -105,7 +105,9 @@ def _results(given: Given, fitted: FittedRound, config: Json) -> Json:
         _put_choice(results, fitted.choice, fitted.outcome.federation)
         if "budget" in config:
             upload = PLAIN if fitted.lift is None else f"{fitted.lift.kind} {fitted.lift.width}"
-            results["choice"]["budget"] = {"bytes": bytes_of(config["budget"]), "upload": upload}
+            told = {"bytes": bytes_of(config["budget"]), "upload": upload}
+            room = fitted.ridges.federation.encoding.room
+            results["choice"]["budget"] = told if room is None else {**told, "statistics_bytes": room}
     if fitted.lifted is not None:
         results["lift"] = dict(fitted.lifted)
         if settings.lift is not None:

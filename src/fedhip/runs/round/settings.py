@@ -13,7 +13,7 @@ from fedhip.heads.choice import AUTO
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.round import BALANCED, RIDGES
-from fedhip.methods import METHODS
+from fedhip.methods import GRADIENT, METHODS
 from fedhip.runs.privacy import PrivacySettings
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.lifting import LiftSettings
@@ -23,6 +23,8 @@ from fedhip.utils.nearest import did_you_mean
 
 #: Options that follow from the others where they are left out.
 LEFT_OPEN = ("methods", "prior")
+#: Rounds of the methods that train by gradients, as in the paper.
+ROUNDS = 200
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class RoundSettings:
     alpha: Alpha = "loo"
     beta: Beta = "auto"
     methods: tuple[str, ...] | None = None
-    rounds: int = 200
+    rounds: int = ROUNDS
     only_local_classes: bool = False
     prior: PriorOption | None = None
     ridge: RidgeOptions = STANDARD
@@ -67,6 +69,11 @@ class RoundSettings:
             raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         if self.methods is not None:
             object.__setattr__(self, "methods", methods_named(self.methods))
+        if self.rounds != ROUNDS and not GRADIENT.keys() & set(self.methods or ()):
+            raise InputError(
+                f"{self.rounds} rounds are for methods that train by gradients, and none is named; leave them out, or "
+                "name one among the methods, such as fedavg"
+            )
         if self.head_options and self.head in (None, RIDGE, AUTO):
             raise InputError(
                 "options of a head (--head-options) are of --head lda and --head logistic; a ridge has --alpha and "
@@ -118,13 +125,14 @@ class RoundSettings:
                     f"--budget is for the choice in one round, which finds its own upload; leave out {name}"
                 )
 
-    def within_budget(self, num_features: int, num_classes: int, rows: int) -> RoundSettings:
-        """With the lift that keeps to the budget, where there is one."""
+    def within_budget(self, num_features: int, num_classes: int, rows: Sequence[int]) -> RoundSettings:
+        """With what keeps to the budget, where there is one; `rows` are each client's for training."""
         if self.budget is None:
             return self
         prior = (self.prior or "client") == "client"
         found = within(self.budget, num_features, num_classes, rows, prior=prior)
-        return replace(self, budget=None, lift=found.lift, wider=found.wider)
+        ridge = replace(self.ridge, room=found.room)
+        return replace(self, budget=None, lift=found.lift, wider=found.wider, ridge=ridge)
 
     def _require_private(self) -> None:
         """Refuse what takes sums beside the one that has noise."""
