@@ -135,7 +135,7 @@ def _few(rows: FeatureSet) -> FeatureSet:
 
 
 def measure(
-    cell: Cell, known: Set[str] = frozenset(), auto: bool = True, max_rounds: int = 1
+    cell: Cell, known: Set[str] = frozenset(), auto: bool = True, max_rounds: int = 1, device: str = "cpu"
 ) -> Iterator[dict[str, object]]:
     """A line for every configuration that is not known; with `auto`, the choices first."""
     d = cell.rows.num_classes
@@ -146,10 +146,10 @@ def measure(
     federation: Federation | None = None
     if choices or not known >= set(corners):
         began = time.perf_counter()
-        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=bool(choices))
+        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=bool(choices), device=device)
         plain, federation = time.perf_counter() - began, outcome.federation
         for name in choices:
-            yield _auto(cell, outcome, plain, name, 1 if name == AUTO else max_rounds)
+            yield _auto(cell, outcome, plain, name, 1 if name == AUTO else max_rounds, device)
         for name, method in corners.items():
             if name not in known:
                 yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
@@ -169,10 +169,10 @@ def measure(
             continue
         clients, options = cell.clients, STANDARD
         if lift_kind is not None:
-            lift = LiftSettings(lift_kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
-            clients = lift_clients(lift, cell.clients)
+            lift = LiftSettings(lift_kind, LIFT_WIDTH).plan(width, d).draw(cell.clients, device)
+            clients = lift_clients(lift, cell.clients, device)
             options, federation = lifted_grid(clients), None
-        common = Task(clients, d, ridge=options)
+        common = Task(clients, d, ridge=options, device=device)
         federation = federation or Ridge.federate(common)
         for kind_of, prior, told in asked:
             if told in known or told == "ridge":
@@ -187,11 +187,11 @@ def measure(
             yield _line(cell, told, run.accuracy, time.perf_counter() - began)
 
 
-def _auto(cell: Cell, outcome: Outcome, plain: float, name: str, max_rounds: int) -> dict[str, object]:
+def _auto(cell: Cell, outcome: Outcome, plain: float, name: str, max_rounds: int, device: str) -> dict[str, object]:
     """A choice, beside what every client is compared with."""
     looked = {r.client: r.personal.looked for r in outcome.clients if r.personal and r.personal.looked}
     began = time.perf_counter()
-    task = Task(cell.clients, cell.rows.num_classes, prior="client", looked=looked)
+    task = Task(cell.clients, cell.rows.num_classes, prior="client", looked=looked, device=device)
     best = choose(task, outcome.federation, max_rounds=max_rounds).best
     found = tested(best.head, best.owns, 0.0)
     seconds = time.perf_counter() - began
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--max-rounds", type=int, default=1, help="8: with the logistic head, as a second choice")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--rivals-only", action="store_true", help="leave the choice itself for another run")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
     args = parser.parse_args()
@@ -283,7 +284,7 @@ def main() -> None:
     for name, seed in asked:
         cell = load(name, seed, args.data)
         known = {x["configuration"] for x in lines if x["federation"] == cell.name and int(x["seed"]) == seed}
-        for line in measure(cell, known, not args.rivals_only, args.max_rounds):
+        for line in measure(cell, known, not args.rivals_only, args.max_rounds, args.device):
             lines.append({key: str(value) for key, value in line.items()})
             print(*line.values(), sep=", ", flush=True)
             with args.out.open("w", newline="", encoding="utf-8") as file:

@@ -238,6 +238,7 @@ BASE = {
     "federation init": "federation init new --name demo --site a --site b --site c --classes x,y --width 4 --json",
     "federation accept": "federation accept far/parcels/a.json --json",
     "federation enroll": "federation enroll fed nothing.json",
+    "federation rotate-key": "federation rotate-key fed/site-nobody",
     "federation fingerprint": "federation fingerprint fed",
     "federation serve": "federation serve nothing",
     "federation site": "federation site nothing --features f.npz",
@@ -408,7 +409,8 @@ def spoil_table(rng: np.random.Generator, folder: Path) -> tuple[list[str], bool
             lines[at] = ",".join(cells)
         path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
     commands = (
-        "run --data t.csv --label diagnosis --client site --out new --json",
+        "run --data t.csv --label diagnosis --client-column site --out new --json",
+        "audit --data t.csv --label diagnosis --seconds 0.2 --json",
         "run --data t.csv --label age --task regression --clients 2 --out new --json",
         "run --data t.csv --columns columns.toml --out new --json",
         "describe t.csv --label diagnosis --json",
