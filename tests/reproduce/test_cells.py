@@ -148,6 +148,30 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.lock"))
 
 
+def test_lock_files_that_nobody_holds_are_removed_and_held_ones_stay(tmp_path: Path) -> None:
+    locked(tmp_path, counted({"a": 1}, [])).close()
+    with locked(tmp_path, counted({"a": 2}, [])) as held:
+        Store(tmp_path).remove_stale_locks()
+        assert [str(path) for path in tmp_path.glob("*.lock")] == [held.name]
+
+
+def test_an_interrupt_on_the_way_into_a_cell_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    lock = fcntl.flock
+
+    def interrupted(*args: Any) -> None:
+        lock(*args)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fcntl, "flock", interrupted)
+    bench = bench_of(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(bench, ["table1"], tmp_path / "out")
+    assert bench.store.folder.exists()
+    assert not list(bench.store.folder.glob("*.lock"))
+
+
 def test_it_comes_last_and_is_waited_for(tmp_path: Path) -> None:
     calls: list[Any] = []
     steps = [PlannedCell("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]

@@ -159,6 +159,7 @@ def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "3", "--rounds", "100000")
     cells = tmp_path / "out" / "cells"
     until(lambda: locked(cells) == 3)
+    time.sleep(0.3)  # they are at work, and not on the way to it: that is a test of its own
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -16,7 +16,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,13 +156,23 @@ class Store:
         self._known[cell.stem] = json.loads(json.dumps(result))
         return self._known[cell.stem]
 
-    @contextmanager
-    def _claim(self, cell: Cell, wait: bool) -> Iterator[bool]:
+    def remove_stale_locks(self) -> None:
+        """Lock files that nobody holds: of processes that were stopped, an interrupt between two lines included."""
+        for path in self.folder.glob("*.lock"):
+            with self._lock(path, wait=False):
+                pass
+
+    def _claim(self, cell: Cell, wait: bool) -> AbstractContextManager[bool]:
         """Whether the cell is this process's to compute while the block runs; after waiting, always."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self._lock(self.folder / f"{cell.stem}.lock", wait)
+
+    @staticmethod
+    @contextmanager
+    def _lock(path: Path, wait: bool) -> Iterator[bool]:
+        """Whether this process holds the file; it is gone afterwards if so."""
         import fcntl  # not on Windows
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{cell.stem}.lock"
         with path.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -52,8 +52,11 @@ def reproduce(
 
     `jobs` processes share the cells, and the cores of the machine.
     """
-    with helper_processes(jobs, compute_cells, bench, studies):
-        bench.store.perform(steps_of(bench, studies), report, processes=jobs)
+    try:
+        with helper_processes(jobs, compute_cells, bench, studies):
+            bench.store.perform(steps_of(bench, studies), report, processes=jobs)
+    finally:
+        bench.store.remove_stale_locks()
     tables, files = [], []
     for study in studies:
         made = STUDY_OF[study].tables(bench)
