@@ -99,7 +99,7 @@ class Exchange:
             self._push(several, self.deadline, waiting, away)
         end = self._clock() + self.deadline
         looked = self._clock()
-        named: Collection[str] | None = None
+        named: Collection[str] | None = None if self._arrived is None else ()
         while True:
             for number in list(waiting) if named is None else waiting.keys() & set(named):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.

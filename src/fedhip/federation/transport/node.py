@@ -33,6 +33,7 @@ from fedhip.federation.transport import messages
 from fedhip.federation.transport.bounds import of_engine
 from fedhip.federation.transport.engine import CONNECTED, OTHER_APP
 from fedhip.federation.transport.messages import PackedMessage
+from fedhip.federation.transport.parcels import Parcels, fitting
 from fedhip.federation.transport.warm import WarmProcess
 
 if TYPE_CHECKING:
@@ -114,13 +115,19 @@ def app_of(folder: Path) -> Callable[..., Message]:
 
 
 class Node:
-    """Questions, one after the other; `connection` are the engine's calls to its server."""
+    """Questions, one after the other; `connection` are the engine's calls to its server, `parcels` what is in them."""
 
-    def __init__(self, connection: Sequence[Any], start: Callable[[], socket.socket | None], own: bytes) -> None:
+    def __init__(
+        self,
+        connection: Sequence[Any],
+        start: Callable[[], socket.socket | None],
+        own: bytes,
+        parcels: Parcels | None = None,
+    ) -> None:
         self._node, self._receive, self._send, self._get_run, self._get_fab, self._pull, self._push, self._confirm = (
             connection
         )
-        self._start, self._own = start, own
+        self._start, self._own, self._parcels = start, own, parcels or Parcels()
         self._runs: dict[int, bool] = {}  # whether a run's app is the one here
         self._latest, self._tries = "", 0
 
@@ -173,7 +180,10 @@ class Node:
 
         begin, run = time.monotonic(), question.metadata.run_id
         names = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
-        objects = pull_objects(names, lambda name: self._pull(run, name), initial_backoff=0.05)
+        objects = {name: content for name, content in self._parcels.came.items() if name in names}
+        self._parcels.came = {}
+        names = [name for name in names if name not in objects]
+        objects |= pull_objects(names, lambda name: self._pull(run, name), initial_backoff=0.05)
         reply = self._ask(
             PackedMessage(message_to_proto(question).SerializeToString(), tree.SerializeToString(), objects)
         )
@@ -186,7 +196,9 @@ class Node:
         from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
 
         run, sent = question.metadata.run_id, message_from_proto(MessageProto.FromString(reply.about))
+        self._parcels.going = fitting(reply.objects.values())
         wanted, session = self._send(sent, TreeProto.FromString(reply.tree), seconds)
+        self._parcels.going = []
         push_object_contents_from_iterable(
             [(name, reply.objects[name]) for name in reply.objects if name in wanted],
             lambda name, content: self._push(run, session, name, content),
@@ -271,6 +283,7 @@ def main(words: Sequence[str]) -> int:
     warm = WarmProcess(answer_with(app_of(args.app), config), later=_COMPUTING)
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.cli.build import build_fab_from_disk
+    from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.fleet_http_connection import http_request_response
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -279,9 +292,11 @@ def main(words: Sequence[str]) -> int:
     be_missed_soon()
     key: Any = load_ssh_private_key(args.key.read_bytes(), None)
     keys = key, key.public_key()
+    parcels = Parcels()
+    parcels.carry(FleetHttpClient)
     with http_request_response(args.superlink, False, str(args.authority), keys) as connection:
         _log.info(CONNECTED)
-        node = Node(connection, warm.start, build_fab_from_disk(args.app))
+        node = Node(connection, warm.start, build_fab_from_disk(args.app), parcels)
         while True:
             begin = time.monotonic()
             if not node.step():
