@@ -1,7 +1,7 @@
 """Many sites in one process, in front of a real server: their nodes are threads, and forks of one process answer.
 
 Started by `python -m benchmarks.federation --crowd`. A site has its own folder, key, connection and ledger of sums, as
-ever; what is saved is an interpreter, and a process with torch, for each. A few answer at once.
+ever; what is saved is an interpreter, and a process with torch, for each. A few answer at once, and no report is drawn.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from fedhip.federation.transport.parcels import Parcels
 from fedhip.federation.transport.warm import WarmProcess
 
 _WHO = struct.Struct("!I")
-#: What answers compute with; there are no reports.
-_LOADED = ("torch", "fedhip.simulation.personalization", "fedhip.heads.auto", "fedhip.runs.draft", "fedhip.runs.report")
+#: What answers compute with.
+_LOADED = (
+    "torch",
+    *(f"fedhip.{name}" for name in ("simulation.personalization", "heads.auto", "runs.draft", "runs.report")),
+)
 _PAUSE = 1.0
 
 
@@ -47,11 +51,12 @@ class CrowdNode(Node):
 
 def answers(configs: list[dict[str, Any]]) -> Callable[[socket.socket], None]:
     """What a fork does: the number of a site comes first, then the question."""
-    app = app_of(APP)
+    app, report = app_of(APP), import_module("fedhip.runs.report")
 
     def answer(stream: socket.socket) -> None:
         config = configs[_WHO.unpack(stream.recv(_WHO.size, socket.MSG_WAITALL))[0]]
         os.environ["FEDHIP_STATE"] = str(Path(config["site-folder"]) / "ledger")
+        vars(report)["render_report"] = lambda _: ""
         answer_with(app, config)(stream)
 
     return answer

@@ -170,6 +170,7 @@ def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
         beta=args.beta,
         head=args.head,
         gradient_rounds=args.gradient_rounds,
+        deadline=3600.0,
     )
     serving.write_endpoint(made.directory, made.address)
     place = ServerPaths.open(made.directory)
