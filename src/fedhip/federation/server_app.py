@@ -34,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     parcels = Parcels()
     parcels.carry(RuntimeHttpClient)
     parcels.carry_questions(HttpGrid)
+    parcels.confirm_what_is_not_whole(RuntimeHttpClient)
     bound_pulls(Bounds.of(agreement), agreement.deadline, lambda: parcels.came)
     paths = ServerPaths(Path(folder))
     arrived = ArrivedQuestions(paths.control_port, paths.authority, lambda: {HEADER: password(paths.state.secret)})

@@ -230,6 +230,7 @@ def test_what_came_with_the_question_is_not_asked_for(monkeypatch: pytest.Monkey
         for content in parcels.going:
             server.push(7, session, get_object_id(content), content)
         assert not wanted - {get_object_id(content) for content in parcels.going}
+        server.confirm(7, reply.metadata.reply_to_message_id)  # as it does who has an answer whole
         return set(), session
 
     def fetched(run: int, name: str) -> bytes:
@@ -244,6 +245,7 @@ def test_what_came_with_the_question_is_not_asked_for(monkeypatch: pytest.Monkey
     assert asked == [lacking] * asked.count(lacking) != []
     assert [reply.content["c"]["text"] for reply in server.replies] == ["one", "two"]
     assert (parcels.came, parcels.going) == ({}, [])
+    assert server.confirmed == [asked_for.metadata.message_id for asked_for, _ in server.questions]  # each once
 
 
 def test_one_whose_process_is_killed_is_answered_by_the_next() -> None:

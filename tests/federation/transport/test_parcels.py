@@ -11,7 +11,7 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, ObjectTree, PullObjectResponse, PushObjectResponse
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
@@ -19,7 +19,7 @@ from flwr.superlink.grid import http_grid
 from fedhip.federation.transport import parcels
 from fedhip.federation.transport.bounds import Bounds, TooLargeError, bound_pulls
 from fedhip.federation.transport.messages import PackedMessage
-from fedhip.federation.transport.parcels import Parcels, fitting, objects_in, put, wants_objects
+from fedhip.federation.transport.parcels import Parcels, fitting, objects_in, put, take_objects, wants_objects
 
 #: The engine's libraries warn one another.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -61,7 +61,7 @@ class State:
     """What the engine's server has stored."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects, self.traffic = objects, [0, 0]
+        self.objects, self.traffic, self.deleted = objects, [0, 0], list[str]()
 
     def store_object(self, run: int, session: str, name: str, content: bytes) -> bool:
         assert (run, session) == (7, "session")
@@ -71,6 +71,10 @@ class State:
     def get_object(self, run: int, name: str) -> bytes | None:
         assert run == 7
         return self.objects.get(name)
+
+    @property
+    def object_store(self) -> Any:
+        return SimpleNamespace(delete=self.deleted.append)
 
     def store_traffic(self, run: int, *, bytes_sent: int, bytes_recv: int) -> None:
         assert bytes_sent or bytes_recv, "the engine's own refuses that"
@@ -93,23 +97,54 @@ def of_a_message(*contents: bytes) -> tuple[Any, ObjectTree]:
 def test_the_server_stores_what_it_wants_and_nothing_else() -> None:
     one, two, refused, absent = named(b"one", b"two", b"refused", b"absent")
     answer = PushMessagesResponse(objects_to_push=[one, two, refused, absent], session_id="session")
-    push, state = parcels._taking(lambda request, state: answer), State({})
+    whole: list[Any] = []
+    push, state = parcels._taking(lambda request, state: answer, lambda *call: whole.append(call)), State({})
     about, tree = of_a_message(b"one", b"two")
     call = PushMessagesRequest(messages_list=[about], message_object_trees=[tree])
     put(call, [b"one", b"two", b"refused", b"of another message"])
     assert list(push(call, state).objects_to_push) == [refused, absent]
     assert state.objects == named(b"one", b"two", b"refused")
+    assert whole == []
+    del answer.objects_to_push[:]
+    push(call, state)
+    assert whole == [(call, state)]
+    put(call, [])
+    push(call, state)  # a SuperNode of the engine's confirms by itself
+    assert len(whole) == 1
 
 
-@pytest.mark.parametrize("is_traffic", [True, False])
-def test_the_server_gives_what_it_has_to_those_who_ask(is_traffic: bool) -> None:
+def test_an_answer_that_is_whole_confirms_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from flwr.superlink.servicer.runtime import runtime_handlers
+
+    one, confirmed = get_object_id(b"one"), list[Any]()
+    answer = PushMessagesResponse(objects_to_push=[one], session_id="session")
+    monkeypatch.setattr(fleet_handlers, "push_messages", lambda request, state: answer)
+    monkeypatch.setattr(runtime_handlers, "push_messages", runtime_handlers.push_messages)
+    take_objects()
+    monkeypatch.setattr(fleet_handlers, "confirm_message_received", lambda **call: confirmed.append(call["request"]))
+    about, tree = of_a_message(b"one")
+    about.metadata.reply_to_message_id = "the question"
+    call = PushMessagesRequest(node=Node(node_id=11), messages_list=[about], message_object_trees=[tree])
+    put(call, [b"another"])
+    fleet_handlers.push_messages(call, State({}))  # type: ignore[arg-type]
+    assert confirmed == []
+    put(call, [b"one"])
+    fleet_handlers.push_messages(call, State({}))  # type: ignore[arg-type]
+    (told,) = confirmed
+    assert (told.node.node_id, told.run_id, told.message_object_id) == (11, 7, "the question")
+
+
+@pytest.mark.parametrize("to_sites", [True, False])
+def test_the_server_gives_what_it_has_to_those_who_ask(to_sites: bool) -> None:
     contents = (b"root", b"child one", b"child two")
     about, tree = of_a_message(*contents)
     kept = PullMessagesResponse(messages_list=[about], message_object_trees=[tree])
     before = kept.SerializeToString()
     state = State(named(*contents))
-    pull = parcels._giving(lambda request, state: kept, is_traffic=is_traffic)
+    pull = parcels._giving(lambda request, state: kept, to_sites=to_sites)
     assert pull(PullMessagesRequest(), state) is kept  # a SuperNode of the engine's
+    assert state.deleted == []
     call = PullMessagesRequest()
     put(call, [b""])
     for _ in range(2):
@@ -117,7 +152,8 @@ def test_the_server_gives_what_it_has_to_those_who_ask(is_traffic: bool) -> None
         assert objects_in(given) == named(*contents)
         assert given.messages_list == kept.messages_list
     assert kept.SerializeToString() == before  # it may be held for the next call, and is not to hold the objects
-    assert state.traffic == [2 * sum(map(len, contents)) * is_traffic, 0]
+    assert state.traffic == [2 * sum(map(len, contents)) * to_sites, 0]
+    assert state.deleted == [] if to_sites else [about.metadata.message_id] * 2
 
 
 @pytest.mark.parametrize("missing", [b"", None])
@@ -127,9 +163,12 @@ def test_a_message_whose_objects_have_not_come_is_given_without(missing: bytes |
     state: Any = State(dict.fromkeys(named(b"root", b"child"), missing))  # type: ignore[arg-type]
     call = PullMessagesRequest()
     put(call, [b""])
-    pull = parcels._giving(lambda request, state: kept, is_traffic=True)
-    assert pull(call, state) is kept
-    assert state.traffic == [0, 0]
+    for to_sites in (True, False):
+        assert parcels._giving(lambda request, state: kept, to_sites=to_sites)(call, state) is kept
+    state.objects |= named(b"root")
+    given = parcels._giving(lambda request, state: kept, to_sites=False)(call, state)
+    assert objects_in(given) == named(b"root")
+    assert (state.traffic, state.deleted) == ([0, 0], [])
 
 
 # The engine's clients.
@@ -195,6 +234,7 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> Any:
     of_ours = type("Grid", (http_grid.HttpGrid,), {})
     carried.carry(client)
     carried.carry_questions(of_ours)
+    carried.confirm_what_is_not_whole(client)
     bound_pulls(Bounds(16, 4), 10.0, lambda: carried.came)
     made: Any = of_ours(token="t")  # noqa: S106
     made._client, made._run = client(), SimpleNamespace(run_id=7)
@@ -210,7 +250,8 @@ def test_questions_and_answers_take_a_call_each_where_the_server_knows_how(grid:
     assert [answer.content["c"]["text"] for answer in answers] == ["one", "two"]
     assert [answer.content["a"]["x"].data for answer in answers] == [b"12345"] * 2
     calls = grid._client.calls
-    assert [call for call in calls if call != "object"] == ["push", *["pull", "confirm"] * 2]
+    each = ["pull"] if knows else ["pull", "confirm"]
+    assert [call for call in calls if call != "object"] == ["push", *each * 2]
     of_one = len(PackedMessage.of(question("one")).objects)
     assert calls.count("object") == (0 if knows else 2 * of_one + 2 * of_one - 3)  # both have one array
 
@@ -227,3 +268,23 @@ def test_large_pieces_go_by_calls_of_their_own(grid: Any, monkeypatch: pytest.Mo
     assert grid._client.calls == ["push", "object"]
     (answer,) = grid.pull_messages([number])
     assert answer.content["c"]["text"] == "x" * 4000
+
+
+def test_an_answer_that_came_in_part_is_confirmed(grid: Any) -> None:
+    (number,) = grid.push_messages([question()])
+    lacking = parcels._names([grid._client.asked[number][1]])[0]
+
+    def partly(request: Any) -> Any:
+        answer = Link.PullMessages(grid._client, request)
+        put(answer, [content for name, content in objects_in(answer).items() if name != lacking])
+        return answer
+
+    client = type("Client", (Link,), {"PullMessages": lambda _, request: partly(request)})
+    carried = Parcels()
+    carried.carry(client)
+    carried.confirm_what_is_not_whole(client)
+    calls = client()
+    calls.PullMessages(PullAppMessagesRequest(message_ids=[number]))
+    assert not carried.is_whole
+    calls.ConfirmMessageReceived(SimpleNamespace(message_object_id=number))
+    assert calls.calls == ["confirm"]

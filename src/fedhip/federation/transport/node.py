@@ -145,11 +145,12 @@ class Node:
         from flwr.app import Error, Message
         from flwr.supercore.run import RunNotRunningException
 
+        is_known = False  # to the server, that the question arrived
         try:
             if self._tries > _TRIES:
-                self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
+                is_known = self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
             elif self._is_ours(about.run_id):
-                self._answer(question, tree)
+                is_known = self._answer(question, tree)
         except RunNotRunningException:
             _log.info("run %s is over; its question %s is passed over", about.run_id, about.message_type)
         except Exception as error:
@@ -157,7 +158,8 @@ class Node:
             if self._tries <= _TRIES:
                 return False
         try:
-            self._confirm(about.run_id, about.message_id)
+            if not is_known:
+                self._confirm(about.run_id, about.message_id)
         except RunNotRunningException:
             pass
         except httpx.HTTPError as error:
@@ -173,7 +175,7 @@ class Node:
                 _log.error(OTHER_APP)
         return self._runs[run]
 
-    def _answer(self, question: Message, tree: ObjectTree) -> None:
+    def _answer(self, question: Message, tree: ObjectTree) -> bool:
         from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
         from flwr.supercore.inflatable.inflatable_utils import pull_objects
@@ -187,9 +189,10 @@ class Node:
         reply = self._ask(
             PackedMessage(message_to_proto(question).SerializeToString(), tree.SerializeToString(), objects)
         )
-        self._deliver(question, reply, time.monotonic() - begin)
+        return self._deliver(question, reply, time.monotonic() - begin)
 
-    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> None:
+    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> bool:
+        """Send an answer; whether the server knows by it that the question arrived, as `take_objects` has it."""
         from flwr.common.serde import message_from_proto
         from flwr.proto.message_pb2 import Message as MessageProto
         from flwr.proto.message_pb2 import ObjectTree as TreeProto
@@ -198,12 +201,13 @@ class Node:
         run, sent = question.metadata.run_id, message_from_proto(MessageProto.FromString(reply.about))
         self._parcels.going = fitting(reply.objects.values())
         wanted, session = self._send(sent, TreeProto.FromString(reply.tree), seconds)
-        self._parcels.going = []
+        is_known, self._parcels.going = bool(self._parcels.going) and not wanted, []
         push_object_contents_from_iterable(
             [(name, reply.objects[name]) for name in reply.objects if name in wanted],
             lambda name, content: self._push(run, session, name, content),
         )
         _log.info("answered a question of type %s in %.1f s", question.metadata.message_type, seconds)
+        return is_known
 
     def _ask(self, packed: PackedMessage) -> PackedMessage:
         """Have a fork answer."""

@@ -7,6 +7,9 @@ have. Who does not know it passes it over, and who wants objects in an answer sa
 of its own, as ever.
 
 An object's name is the digest of its content, so that names need not be sent, and none can be given another content.
+
+Who has a message whole says so in a call, too, after which the server forgets it. That call is saved where the server
+knows: a site has the question that it answers, and the server's app what was given whole.
 """
 
 from __future__ import annotations
@@ -77,6 +80,7 @@ class Parcels:
     def __init__(self) -> None:
         self.came: dict[str, bytes] = {}
         self.going: list[bytes] = []
+        self.is_whole = False  # all objects of the messages that came are here
 
     def carry(self, client: type[Any]) -> None:
         """From here on, what this class of the engine's clients pushes and pulls has objects in it."""
@@ -90,9 +94,22 @@ class Parcels:
             put(request, [b""])
             answer = pull(calls, request)
             self.came = objects_in(answer)
+            self.is_whole = set(_names(answer.message_object_trees)) <= self.came.keys()
             return answer
 
         client.PushMessages, client.PullMessages = pushed, pulled
+
+    def confirm_what_is_not_whole(self, client: type[Any]) -> None:
+        """From here on, this class of the engine's clients confirms no message that came whole."""
+        confirm = of_engine(client, "ConfirmMessageReceived")
+
+        def confirmed(calls: Any, request: Any) -> Any:
+            from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse
+
+            is_known = self.is_whole and request.message_object_id in self.came
+            return ConfirmMessageReceivedResponse() if is_known else confirm(calls, request)
+
+        client.ConfirmMessageReceived = confirmed
 
     def carry_questions(self, grid: type[Any]) -> None:
         """From here on, this class of the engine's grids has the objects of messages in the call that pushes them."""
@@ -118,15 +135,26 @@ def _contents(messages: Iterable[Message]) -> Iterable[bytes]:
 
 def take_objects() -> None:
     """From here on, a server of the engine in this process takes objects with the calls that push messages."""
-    for handlers in _handlers():
-        handlers.push_messages = _taking(of_engine(handlers, "push_messages"))
+    of_sites, of_apps = _handlers()
+
+    def answered(request: Any, state: Any) -> None:
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        about = request.messages_list[0].metadata
+        call = ConfirmMessageReceivedRequest(
+            node=request.node, run_id=about.run_id, message_object_id=about.reply_to_message_id
+        )
+        of_sites.confirm_message_received(request=call, state=state, store=state.object_store)
+
+    of_sites.push_messages = _taking(of_engine(of_sites, "push_messages"), answered)
+    of_apps.push_messages = _taking(of_engine(of_apps, "push_messages"))
 
 
 def give_objects() -> None:
     """From here on, a server of the engine in this process gives objects with messages, to those that ask for them."""
     of_sites, of_apps = _handlers()
-    of_sites.pull_messages = _giving(of_engine(of_sites, "pull_messages"), is_traffic=True)
-    of_apps.pull_messages = _giving(of_engine(of_apps, "pull_messages"), is_traffic=False)
+    of_sites.pull_messages = _giving(of_engine(of_sites, "pull_messages"), to_sites=True)
+    of_apps.pull_messages = _giving(of_engine(of_apps, "pull_messages"), to_sites=False)
 
 
 def _handlers() -> tuple[Any, Any]:
@@ -137,7 +165,9 @@ def _handlers() -> tuple[Any, Any]:
     return fleet_handlers, runtime_handlers
 
 
-def _taking(inner: Callable[..., Any]) -> Callable[..., Any]:
+def _taking(inner: Callable[..., Any], whole: Callable[[Any, Any], None] = lambda *_: None) -> Callable[..., Any]:
+    """Take the objects of a call in; `whole` is done where the message needs no more."""
+
     def push(request: Any, state: Any, *more: Any, **named: Any) -> Any:
         response = inner(request, state, *more, **named)
         contents = objects_in(request)
@@ -149,12 +179,16 @@ def _taking(inner: Callable[..., Any]) -> Callable[..., Any]:
         ]
         del response.objects_to_push[:]
         response.objects_to_push.extend(wanted)
+        if contents and not wanted:
+            whole(request, state)
         return response
 
     return push
 
 
-def _giving(inner: Callable[..., Any], *, is_traffic: bool) -> Callable[..., Any]:
+def _giving(inner: Callable[..., Any], *, to_sites: bool) -> Callable[..., Any]:
+    """Give objects with messages. What the server's app has whole is forgotten: as a message it is by then anyway."""
+
     def pull(request: Any, state: Any, *more: Any, **named: Any) -> Any:
         response = inner(request, state, *more, **named)
         if not response.messages_list or not wants_objects(request):
@@ -163,22 +197,30 @@ def _giving(inner: Callable[..., Any], *, is_traffic: bool) -> Callable[..., Any
         contents = list(_at_hand(response.message_object_trees, lambda name: state.get_object(run, name)))
         if not contents:  # the message is there before its objects
             return response
-        if is_traffic:
+        if to_sites:
             state.store_traffic(run, bytes_sent=sum(map(len, contents)), bytes_recv=0)
         given = type(response)()  # the response itself may be kept, to be given again
         given.CopyFrom(response)
         put(given, contents)
+        if not to_sites and len(contents) == len(_names(response.message_object_trees)):
+            for message in response.messages_list:
+                state.object_store.delete(message.metadata.message_id)
         return given
 
     return pull
 
 
-def _at_hand(trees: Iterable[Any], read: Callable[[str], bytes | None]) -> Iterator[bytes]:
-    """Objects of messages, the smaller parts first, until one does not fit or has not come."""
+def _names(trees: Iterable[Any]) -> list[str]:
+    """The objects of messages, each once, the parts before the whole."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
+    return list(dict.fromkeys(each.object_id for tree in trees for each in iterate_object_tree(tree)))
+
+
+def _at_hand(trees: Iterable[Any], read: Callable[[str], bytes | None]) -> Iterator[bytes]:
+    """Objects of messages, the smaller parts first, until one does not fit or has not come."""
     left = _MOST
-    for name in reversed(list(dict.fromkeys(each.object_id for tree in trees for each in iterate_object_tree(tree)))):
+    for name in reversed(_names(trees)):
         content = read(name)
         if not content or (left := left - len(content)) < 0:
             return
