@@ -68,13 +68,16 @@ def stay(site: SiteFolder, start: Callable[[], socket.socket | None], bundle: by
     from flwr.supernode.fleet_http_connection import http_request_response
 
     key: Any = load_ssh_private_key(site.key_path.read_bytes(), None)
-    with http_request_response(site.address, False, str(site.ca), (key, key.public_key())) as connection:
-        print("here", flush=True)
-        node = CrowdNode(connection, start, bundle, parcels)
-        while True:
-            begin = time.monotonic()
-            if not node.step():
-                time.sleep(max(0.0, _PAUSE - (time.monotonic() - begin)))
+    said = b"here\n"
+    while True:  # a connection that breaks off is made again
+        with http_request_response(site.address, False, str(site.ca), (key, key.public_key())) as connection:
+            os.write(sys.stdout.fileno(), said)  # whole, as others say it at the same time
+            said, node = b"again\n", CrowdNode(connection, start, bundle, parcels)
+            while True:
+                begin = time.monotonic()
+                if not node.step():
+                    time.sleep(max(0.0, _PAUSE - (time.monotonic() - begin)))
+        time.sleep(_PAUSE)
 
 
 def main() -> None:

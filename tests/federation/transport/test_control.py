@@ -150,6 +150,27 @@ def test_dead_apps_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch)
     assert looked == [100.0, 101.0, 103.0]
 
 
+def test_the_database_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from flwr.supercore import sql_mixin
+    from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+    from sqlalchemy import text
+
+    from fedhip.federation.transport import link
+
+    def settings_of(name: str) -> dict[str, str]:
+        store = SqlObjectStore(str(tmp_path / name))
+        store.initialize()
+        with store.session() as session:
+            return {pragma: str(session.scalar(text(f"PRAGMA {pragma}"))) for pragma, _ in usual}
+
+    usual = vars(sql_mixin)["SQLITE_PRAGMAS"]
+    monkeypatch.setitem(vars(sql_mixin), "SQLITE_PRAGMAS", usual)
+    before = settings_of("before")
+    assert before["busy_timeout"] == "5000"
+    link.wait_for_the_database()
+    assert settings_of("after") == before | {"busy_timeout": "25000"}
+
+
 def test_what_the_server_refuses_is_an_error_of_ours(control: Control) -> None:
     with pytest.raises(EngineError, match="the server refused a call"):
         control.stop(12345)

@@ -13,6 +13,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, ObjectTree, P
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 
@@ -228,7 +229,7 @@ class Link:
 @pytest.fixture
 def grid(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The engine's grid as the server app has it, and the server behind it."""
-    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)  # type: ignore[attr-defined]
+    monkeypatch.setattr(http_grid, "pull_objects", pull_objects)
     carried = Parcels()
     client = type("Client", (Link,), {})
     of_ours = type("Grid", (http_grid.HttpGrid,), {})

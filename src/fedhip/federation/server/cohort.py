@@ -103,6 +103,8 @@ class SiteCohort:
                     try:
                         fold(reply.site, reply.letter)
                         kept.append(reply.site)
+                        if reply.site in came:
+                            continue
                         self.events.write(step, f"site {reply.site!r} answered", reply.site, SiteCode.OK)
                         continue
                     except (MessageError, SecureSumError) as error:
