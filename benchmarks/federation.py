@@ -2,15 +2,16 @@
 
     python -m benchmarks.federation [--sites 4 16] [--width 768] [--rows 500] [--classes 10] [--alpha 5]
                                     [--no-secure-sum] [--head logistic] [--gradient-rounds 5] [--apart 0.05]
-                                    [--columns plain] [--beta gcv] [--idle 70]
+                                    [--columns plain] [--beta gcv] [--idle 70] [--crowd]
 
 TLS, keys, the proxy in front, and the sum under masks; random features. The sites choose α by leave-one-out, which on
 these features may well be 0, the global model; `--alpha` has every site solve a model of its own. With `--columns plain
 --beta gcv` there is one sum, else three. Seconds are those of the whole machine: the load beside it, printed too, makes
 them longer. Processor seconds are of all processes that were started, from `serve` to the end of the round: by kind of
 process, and by step of the round, from what was used at each look, ten times a second. Interpreters and forks are those
-that were seen. What the programs load is compiled and kept before, as pip does at an installation: an environment that
-forbids it (PYTHONDONTWRITEBYTECODE) would have every program compile torch and the engine anew.
+that were seen. With `--crowd` all sites are threads of one process, whose forks answer. What the programs load is
+compiled and kept before, as pip does at an installation: an environment that forbids it (PYTHONDONTWRITEBYTECODE) would
+have every program compile torch and the engine anew.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--columns", choices=("sum", "plain"), default="sum")
     parser.add_argument("--beta", choices=("auto", "gcv"), default="auto")
     parser.add_argument("--apart", type=float, default=0.3, help="of the classes; at 0.05 a logistic head has doubts")
+    parser.add_argument("--crowd", action="store_true", help="all sites in one process: for a hundred and more")
     parser.add_argument("--idle", type=float, default=0.0, help="seconds after the round until memory is looked at")
     args = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -168,6 +170,7 @@ def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
         beta=args.beta,
         head=args.head,
         gradient_rounds=args.gradient_rounds,
+        deadline=3600.0,
     )
     serving.write_endpoint(made.directory, made.address)
     place = ServerPaths.open(made.directory)
@@ -176,17 +179,19 @@ def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
         for folder in folders:
             policy = folder / "site.toml"
             policy.write_text(policy.read_text().replace("require_secure_sum = true", "require_secure_sum = false"))
-    watch = Watch([made.directory, *folders])
+    watch = Watch([made.directory, *(folders[:1] if args.crowd else folders)])
+    stack = contextlib.ExitStack()
     watch.start()
     try:
         background.apart("serve", {"folder": str(made.directory), "bind": None, "port": None, "proxy": True})
         served = time.time()
-        joined = [
-            {"folder": str(folder), "settings": {"data": str(scratch / f"{site}.npz")}}
-            for site, folder in zip(sites, folders, strict=True)
-        ]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(background.apart, ["site"] * len(sites), joined))
+        data = [str(scratch / f"{site}.npz") for site in sites]
+        if args.crowd:
+            stack.enter_context(_crowd(folders, data))
+        else:
+            joined = [{"folder": str(folder), "settings": {"data": d}} for folder, d in zip(folders, data, strict=True)]
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(background.apart, ["site"] * len(sites), joined))
         came = time.time()
         round_control.run(place, say=lambda _: None)
         over = time.time()
@@ -198,10 +203,13 @@ def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
     finally:
         watch.done.set()
         watch.join()
+        stack.close()
         round_control.stop(made.directory)
-    results = json.loads((place.state.path / "result" / "results.json").read_text(encoding="utf-8"))
+    results: dict[str, Any] = json.loads((place.state.path / "result" / "results.json").read_text(encoding="utf-8"))
     cores = f"{os.cpu_count()} cores, load before {load:.1f}"
     print(f"{args.head}: {count} sites, m = {args.width}, {args.rows} rows each; {cores}")
+    if results["dropped"]:
+        print(f"left out         {results['dropped']}")
     print(f"seconds          serve {served - begin:.1f}, sites {came - served:.1f}, round {over - came:.1f}", end="")
     print(f", together {over - begin:.1f}")
     print(f"seconds by step  {_listed(results['seconds'], 1, ordered=False)}")
@@ -221,6 +229,32 @@ def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
     print(f"MB of each site  up {up:.2f}, down {down:.2f}")
     print(f"MB after {args.idle:.0f} s     {_listed(idle)}, together {sum(idle.values()):.0f} (shared pages in parts)")
     print(f"peak MB          {_listed(watch.peaks)}", flush=True)
+
+
+@contextlib.contextmanager
+def _crowd(folders: list[Path], data: list[str]) -> Iterator[None]:
+    """All sites in one process (`benchmarks.crowd`), once they are connected."""
+    command = [sys.executable, "-m", "benchmarks.crowd"]
+    environment = engine.environment(StatePaths(folders[0] / "state").home)
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as crowd:
+        try:
+            assert crowd.stdin is not None
+            assert crowd.stdout is not None
+            process_registry.record(StatePaths(folders[0] / "state").pids, "site", crowd.pid)
+            json.dump([(str(folder), rows) for folder, rows in zip(folders, data, strict=True)], crowd.stdin)
+            crowd.stdin.write("\n")
+            crowd.stdin.flush()
+            here = 0
+            while here < len(folders):  # the engine may say something in between
+                said = crowd.stdout.readline()
+                if not said:
+                    raise SystemExit("the sites have ended")
+                here += said == "here\n"
+            yield
+        finally:
+            crowd.kill()
 
 
 def _by_step(progress: Path, begin: float, over: float, watch: Watch) -> dict[str, tuple[float, dict[str, float]]]:

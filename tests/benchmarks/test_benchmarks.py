@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import floor, phases, privacy, scale, tree, uploads
+from benchmarks import floor, neighbours, phases, privacy, scale, tree, uploads
 from benchmarks.measure import Setup, best_seconds, peak_memory, slope
 from benchmarks.table import Line, faster, machine, share
 from fedhip import Statistics
@@ -199,3 +200,55 @@ def test_the_rival_learns_where_there_is_hardly_any_noise() -> None:
     exact = next(privacy.measured((clients, CLASSES, public), []))
     assert accuracy > exact["global"] - 10.0
     assert right > best(0.01)[0]
+
+
+def is_cut(left: frozenset[int], sites: int, reach: int) -> bool:
+    """Whether those that are left of a circle, each with so many neighbours on either side, do not hang together."""
+    found, new = set[int](), {min(left)}
+    while new:
+        found |= new
+        near = {(place + step) % sites for place in new for step in range(-reach, reach + 1)}
+        new = (near & left) - found
+    return found != left
+
+
+@pytest.mark.parametrize(
+    ("sites", "accomplices", "gone", "k"), [(9, 2, 2, 4), (9, 3, 2, 4), (9, 1, 3, 4), (10, 3, 3, 6), (10, 2, 3, 6)]
+)
+def test_the_bound_on_neighbours_holds_of_all_circles(sites: int, accomplices: int, gone: int, k: int) -> None:
+    """By trying all: every place of the accomplices, and every choice of who is gone."""
+    places = list(combinations(range(sites), accomplices))
+    stretches = [{(start + step) % sites for step in range(k // 2)} for start in range(sites)]
+    pairs = [one | other for one, other in combinations(stretches, 2) if not one & other]
+    cut, met = 0, dict.fromkeys(map(frozenset, pairs), 0)
+    for theirs in places:
+        honest = frozenset(range(sites)) - set(theirs)
+        can = any(is_cut(honest - set(away), sites, k // 2) for away in combinations(sorted(honest), gone))
+        few = [pair for pair in met if len(pair & honest) <= gone]
+        assert bool(few) >= can
+        cut += can
+        for pair in few:
+            met[pair] += 1
+    bits = neighbours.failure_bits(sites, accomplices, gone, k)
+    of_one = set(met.values())
+    assert len(of_one) == 1
+    assert max(of_one) / len(places) * math.comb(sites, 2) == pytest.approx(2.0**-bits)
+    assert len(pairs) <= math.comb(sites, 2)
+    assert (cut > 0) == (bits < math.inf)
+
+
+def test_where_one_neighbour_less_would_do_for_a_server_that_chooses() -> None:
+    """Without accomplices it must remove all neighbours: one more than may be gone are enough, and no fewer."""
+    for sites, gone in ((9, 3), (10, 5), (12, 5)):
+        k = neighbours.least_neighbours(sites, 0, gone, 40.0)
+        assert k == gone + 1 + (gone + 1) % 2
+        every = frozenset(range(sites))
+        assert not any(is_cut(every - set(away), sites, k // 2) for away in combinations(range(sites), gone))
+        assert any(is_cut(every - set(away), sites, k // 2 - 1) for away in combinations(range(sites), gone))
+
+
+def test_more_neighbours_are_needed_for_more_accomplices_and_never_more_than_all() -> None:
+    found = [neighbours.least_neighbours(200, accomplices, 66, 40.0) for accomplices in (0, 10, 66)]
+    assert found == sorted(found)
+    assert found[0] == 68
+    assert [neighbours.least_neighbours(12, some, 4, 40.0) for some in (4, 7)] == [10, 11]

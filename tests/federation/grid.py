@@ -66,6 +66,7 @@ class LocalGrid(Grid):
     faults: list[Fault] = field(default_factory=list)
     stop_at: tuple[str, int] | None = None  # the server is killed once so many sites have got this question
     carry: bool = False
+    keys_apart: bool = False  # the server asks for the keys of the first sum after hello; of itself, to spoil that step
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, ENGINE, 1
@@ -107,6 +108,8 @@ class LocalGrid(Grid):
         number = f"{len(self.asked)}"
         self.asked.append((node, step))
         message.metadata.__dict__["_message_id"] = number
+        if step == "hello" and self._keys_are_apart:
+            cast(ConfigRecord, message.content["body"])["keys"] = False
         number_of_sum = cast(ConfigRecord, message.content["fedhip"])["round"]
         fault = next(
             (f for f in self.faults if (f.node, f.step) == (node, step) and f.round in (None, number_of_sum)), None
@@ -148,6 +151,11 @@ class LocalGrid(Grid):
         if self.stop_at == (step, [s for _, s in self.asked].count(step)):
             raise ServerKilled(step)
         return number
+
+    @property
+    def _keys_are_apart(self) -> bool:
+        spoilt = any(fault.step == "keys" and (fault.round or 0) <= 1 for fault in self.faults)
+        return self.keys_apart or spoilt or (self.stop_at is not None and self.stop_at[0] == "keys")
 
     def _answer(self, message: Message) -> Message:
         return app(message, self.nodes[message.metadata.dst_node_id])

@@ -15,6 +15,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid import http_grid
 
 import fedhip.federation
 from fedhip import __version__
@@ -172,6 +174,10 @@ def test_a_run_that_names_no_federation() -> None:
 
 def test_the_server_app_runs_the_round(tmp_path: Path, sums_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
+    for name in ("RuntimeHttpClient", "HttpGrid"):  # what `main` changes of the engine's stays here
+        place = f"fedhip.federation.server_app.{name}"
+        monkeypatch.setattr(place, type(name, (vars(sys.modules[main.__module__])[name],), {}))
+    monkeypatch.setattr(http_grid, "pull_objects", pull_objects)
     trial = Trial.make(tmp_path)
     main(trial.grid, Context(7, 1, {}, RecordDict(), {"federation-folder": str(trial.folder)}))
     assert (trial.result / "total.safetensors").is_file()

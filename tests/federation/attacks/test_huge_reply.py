@@ -24,11 +24,13 @@ from flwr.proto.message_pb2 import Metadata as ProtoMetadata
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.supercore import sql_mixin
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 from flwr.superlink.servicer.fleet import fleet_handlers
+from flwr.superlink.servicer.runtime import runtime_handlers
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
@@ -262,6 +264,9 @@ def bounded_link(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fleet_handlers, name, getattr(fleet_handlers, name))
     monkeypatch.setattr(superlink, "_get_middleware", superlink._get_middleware)
     monkeypatch.setattr(cli, "flower_superlink", lambda: None)
+    monkeypatch.setitem(vars(sql_mixin), "SQLITE_PRAGMAS", vars(sql_mixin)["SQLITE_PRAGMAS"])
+    for name in ("push_messages", "pull_messages"):
+        monkeypatch.setattr(runtime_handlers, name, getattr(runtime_handlers, name))
     monkeypatch.setattr("sys.argv", [])
 
 

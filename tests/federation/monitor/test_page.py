@@ -86,7 +86,6 @@ def test_steps_are_those_that_were_asked(shown: dict[str, Any]) -> None:
     assert steps == [
         ("waiting", 4, 0),
         ("hello", 4, 4),
-        ("keys", 4, 4),
         ("share", 4, 3),
         ("mask", 3, 3),
         ("unmask", 3, 3),

@@ -175,7 +175,7 @@ def test_strangers_stay_outside_and_a_round_outlives_its_killed_site_server_app_
 
     with pytest.raises(RoundError, match="failed"):
         demo.run(kill_when_masked)
-    assert killed
+    assert killed, said
     assert any("'d'" in line for line in said)
     demo.kill("superlink")  # and the engine's server, which `serve` starts again
     result = when_it_serves(lambda: demo.run(kill_what_answers))

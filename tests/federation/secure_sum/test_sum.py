@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedhip.federation.secure_sum import Reason, SecureSumError
 from fedhip.federation.secure_sum.masks import BLOCK
+from fedhip.federation.secure_sum.shamir import weights_at_zero
 from tests.federation.secure_sum.party import STEPS, Party, Vector, total, vectors_of
 
 EIGHT = "abcdefgh"
@@ -70,6 +71,16 @@ def test_any_pattern_of_sites_that_go(data: st.DataObject) -> None:
         party.round(vectors, gone)
     assert caught.value.reason in (Reason.TOO_FEW, Reason.NOT_AGREED)
     assert caught.value.site is None
+
+
+@pytest.mark.parametrize("gone", [{}, {"c": "mask"}])
+def test_weights_are_found_once_for_all_dealers(gone: dict[str, str]) -> None:
+    """At 200 sites to find them takes as long as all the rest of the server's last stage."""
+    names = tuple("abcdefg")
+    weights_at_zero.cache_clear()
+    Party(names, 5).round(vectors_of(names, 5), gone)
+    assert weights_at_zero.cache_info().misses == 1
+    assert weights_at_zero.cache_info().hits == len(names) - 1
 
 
 def chi_square_of_bytes(vector: Vector) -> float:

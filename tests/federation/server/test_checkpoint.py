@@ -31,7 +31,7 @@ def test_killed_in_any_step(tmp_path: Path, step: str, number: int) -> None:
     assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert trial.codes() == {}
     late = step in ("unmask", "personalize")
-    assert ("keys" in {asked for _, asked in trial.grid.asked}) != late
+    assert ("share" in {asked for _, asked in trial.grid.asked}) != late
     assert not (trial.folder / "state" / "checkpoint").exists()
 
 
@@ -67,7 +67,7 @@ def test_killed_in_any_of_three_sums(tmp_path: Path, sum_number: int, step: str,
     assert [s["ask"] for s in result.results["sums"]] == ["moments", "statistics", "beta"]
     assert trial.codes() == {}
     left = {"unmask": 3 - sum_number, "personalize": 0}.get(step, 4 - sum_number)
-    assert [asked for _, asked in trial.grid.asked].count("keys") == 4 * left
+    assert [asked for _, asked in trial.grid.asked].count("share") == 4 * left
     assert not checkpoint.folder.exists()
 
 

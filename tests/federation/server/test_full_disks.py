@@ -38,7 +38,7 @@ def test_a_site_whose_disk_is_full_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, what: str
 ) -> None:
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
-    asked = trial.grid.asked
+    trial.grid.keys_apart, asked = step == "keys", trial.grid.asked
 
     def is_full(path: Path) -> bool:
         return "site-c" in str(path) and (trial.node("c"), step) in asked

@@ -134,7 +134,9 @@ def test_sites_without_the_encoder_get_it_and_use_it(
     result = trial.run()
     assert result.total() == pictures.expected(tmp_path / "run").total()
     assert cached(digest_of(pictures.file)).read_bytes() == pictures.file.read_bytes()
-    pieces = [step for _, step in trial.grid.asked].count("encoder")
+    asked = [step for _, step in trial.grid.asked]
+    assert asked.count("keys") == 3 * 4  # also those of the first sum, which cannot come with hello
+    pieces = asked.count("encoder")
     assert pieces > 4  # to each of the sites, which share a cache here but do not know it
 
 
@@ -143,7 +145,8 @@ def test_a_site_that_has_the_encoder_is_not_sent_it(tmp_path: Path, sums_only: N
     for context in pictures.trial.grid.nodes.values():
         context.node_config["weights"] = str(pictures.file)
     pictures.trial.run()
-    assert "encoder" not in {step for _, step in pictures.trial.grid.asked}
+    asked = [step for _, step in pictures.trial.grid.asked]
+    assert (asked.count("encoder"), asked.count("keys")) == (0, 2 * 4)
     assert not (default_cache() / "encoders").exists()
 
 

@@ -12,12 +12,25 @@ import torch
 
 from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.federation.secure_sum import Member
+from fedhip.federation.secure_sum import Collector, Member
 from fedhip.federation.status_codes import SiteCode
+from fedhip.federation.sums.table import first_number
+from fedhip.federation.sums.vector import to_vector
 from fedhip.federation.transport.wire import Letter, RoundStep, by_site, context_of
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
-from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, rows_of, sum_of, survey_of, vector_of
+from tests.federation.samples import (
+    CLASSES,
+    FOUR,
+    ONE_SUM,
+    WIDTH,
+    Trial,
+    clients,
+    rows_of,
+    sum_of,
+    survey_of,
+    vector_of,
+)
 from tests.federation.table import Table
 
 
@@ -33,8 +46,6 @@ def test_the_steps_in_order_give_the_sum(tmp_path: Path, settings: dict[str, Any
     assert table.collector.survivors() == list(FOUR)
     for site in FOUR:
         table.collector.unmask(site, table.ask(site, RoundStep.UNMASK, table.unmask(*FOUR)).data("shares"))
-    from fedhip.federation.sums.vector import to_vector
-
     expected = to_vector(sum_of(FOUR, table.trial.agreement)) if settings else survey_of(FOUR)
     np.testing.assert_array_equal(table.collector.result(), expected)
 
@@ -144,6 +155,46 @@ def test_another_session_another_order_and_again(table: Table) -> None:
     assert table.code("a", RoundStep.KEYS, {"more": 1}) is SiteCode.ANSWERED
     assert table.code("a", RoundStep.HELLO) is SiteCode.ANSWERED  # the latest step alone is answered again
     assert table.code("a", RoundStep.SHARE, {"keys": b"garbage"}) is SiteCode.MALFORMED
+
+
+@pytest.mark.parametrize("few_rows", [True, False], ids=["statistics", "census"])
+def test_keys_that_come_with_hello_are_those_of_the_first_question(tmp_path: Path, few_rows: bool) -> None:
+    """One exchange less: they are bound to the very question that an older server asks afterwards."""
+    table = Table(tmp_path, few_rows=few_rows, **ONE_SUM)
+    table.envelope = replace(table.envelope, round=first_number(table.trial.agreement))
+    context = context_of(Letter(replace(table.envelope, step=RoundStep.KEYS)), None, None)
+    threshold = table.trial.agreement.threshold
+    table.collector = Collector(table.roster.keys, table.envelope.sum_session, context, threshold)
+    hello: Any = (RoundStep.HELLO, {"keys": True})
+    for site in FOUR:
+        answer = table.ask(site, *hello)
+        table.collector.keys(site, answer.data("keys"))
+        assert table.ask(site, *hello).body == answer.body  # an answer that was lost
+        assert table.ask(site, RoundStep.KEYS).body == {"keys": answer.data("keys")}
+        assert table.code(site, RoundStep.KEYS, {"more": "words"}) is SiteCode.ANSWERED
+        assert table.code(site, RoundStep.HELLO) is SiteCode.ANSWERED
+        assert table.code(site, RoundStep.HELLO, {"keys": False}) is SiteCode.ANSWERED
+    table._share()
+    table._mask()
+    assert table.code("a", *hello) is SiteCode.ANSWERED
+    for site in table.collector.survivors():
+        table.collector.unmask(site, table.ask(site, RoundStep.UNMASK, table.unmask(*FOUR)).data("shares"))
+    if few_rows:
+        np.testing.assert_array_equal(table.collector.result(), to_vector(sum_of(FOUR, table.trial.agreement)))
+    else:
+        assert table.collector.result().sum() == sum(len(client.train[1]) for client in clients(FOUR))
+
+
+def test_a_hello_whose_keys_cannot_be_made_says_why_each_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the question for keys would; and nothing more comes of it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RowEncoding, "statistics", broken("gram", 2**61))
+        for _ in range(2):
+            assert table.code("a", RoundStep.HELLO, {"keys": True}) is SiteCode.OVERFLOW
+    assert not (table.trial.site_folder("a") / "state" / "vector.bin").exists()
+    assert table.code("a", RoundStep.SHARE) is SiteCode.ORDER
+    assert table.code("a", RoundStep.HELLO, {"keys": b"yes"}) is SiteCode.ANSWERED
+    assert "keys" in table.ask("a", RoundStep.HELLO, {"keys": True}).body
 
 
 def test_other_shares_after_the_vector_was_masked(table: Table) -> None:

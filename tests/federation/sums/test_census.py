@@ -37,6 +37,8 @@ def test_the_sum_after_a_census_is_that_of_fedhip_run(tmp_path: Path, settings: 
 def test_it_costs_a_sum_of_a_number_for_each_class(tmp_path: Path) -> None:
     trial = counted(tmp_path, **ONE_SUM)
     row = trial.run().results["methods"]["fedhip"]
+    steps = [step for node, step in trial.grid.asked if node == trial.node("a")]
+    assert steps == ["hello", "share", "mask", "unmask", "keys", "share", "mask", "unmask", "personalize"]
     assert row["rounds"] == 2
     assert row["upload_bytes_per_client"] == 8 * (trial.agreement.layout.size + len(CLASSES))
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvicorn
@@ -18,7 +18,7 @@ from fedhip.federation.transport import engine
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control
 from fedhip.federation.transport.hold import Arrivals
-from fedhip.federation.transport.link import guard, password
+from fedhip.federation.transport.link import _PREFIXES, HEADER, OnItsCalls, guard, password
 from tests.federation.tiny import write_app
 from tests.waiting import until
 
@@ -102,6 +102,38 @@ def test_a_run_is_started_listed_and_stopped(control: Control, tmp_path: Path) -
     assert not run.succeeded
 
 
+def test_calls_that_pass_a_layer_by_are_answered_as_ever(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every path of the engine, and some that are none; callers show nothing, something wrong, or the secret."""
+    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+    from flwr.superlink import main as link
+    from starlette.testclient import TestClient
+
+    of_engine = link._get_middleware()
+    assert set(_PREFIXES) <= {getattr(layer.cls, "__name__", "") for layer in of_engine}
+    expected = password(place / "secret")
+    monkeypatch.setattr(link, "_get_middleware", lambda: of_engine)
+    guard(expected, Arrivals())
+    by_us = link._get_middleware()
+    assert sum(1 for layer in by_us if cast(Any, layer.cls) is OnItsCalls) == len(_PREFIXES)
+    clients = []
+    for layers in ([*by_us[:2], *of_engine], by_us):
+        monkeypatch.setattr(link, "_get_middleware", lambda layers=layers: layers)
+        clients.append(TestClient(link.create_app(), raise_server_exceptions=False))
+    paths = [path for _, path in PROTOBUF_REQUEST_TYPES] + ["/v1/fleet/none", "/v1/fleet", "//v1/fleet/get-run", "/"]
+    held = {"/v1/fleet/pull-messages", "/v1/runtime/acquire-task"}  # until there is something
+    wrong = {"flwr-public-key": "aaaa", "flwr-signature": "aaaa", "flwr-timestamp": "2026-11-18T10:00:00+00:00"}
+    seen = set()
+    for path in paths:
+        for more in ({}, wrong, {"authorization": "Bearer x"}, {"host": "x/y?z"}, {HEADER: expected}):
+            headers = {"content-type": "application/x-protobuf", **more}
+            if path in held or (path.startswith("/v1/control/stream") and HEADER in more):
+                continue
+            one, other = (client.post(path, headers=headers, content=b"") for client in clients)
+            assert (one.status_code, one.content) == (other.status_code, other.content), (path, more)
+            seen.add(one.status_code)
+    assert {401, 404} < seen
+
+
 def test_dead_apps_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.supercore.corestate.sql_corestate import SqlCoreState
 
@@ -116,6 +148,27 @@ def test_dead_apps_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch)
     for now in (100.0, 100.5, 100.9, 101.0, 101.5, 103.0):  # noqa: B007 - read by the clock
         SqlCoreState._cleanup_expired_task_tokens(state)
     assert looked == [100.0, 101.0, 103.0]
+
+
+def test_the_database_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from flwr.supercore import sql_mixin
+    from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+    from sqlalchemy import text
+
+    from fedhip.federation.transport import link
+
+    def settings_of(name: str) -> dict[str, str]:
+        store = SqlObjectStore(str(tmp_path / name))
+        store.initialize()
+        with store.session() as session:
+            return {pragma: str(session.scalar(text(f"PRAGMA {pragma}"))) for pragma, _ in usual}
+
+    usual = vars(sql_mixin)["SQLITE_PRAGMAS"]
+    monkeypatch.setitem(vars(sql_mixin), "SQLITE_PRAGMAS", usual)
+    before = settings_of("before")
+    assert before["busy_timeout"] == "5000"
+    link.wait_for_the_database()
+    assert settings_of("after") == before | {"busy_timeout": "25000"}
 
 
 def test_what_the_server_refuses_is_an_error_of_ours(control: Control) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.transport.exchange import Exchange, SiteQuestion, SiteReply
-from fedhip.federation.transport.wire import Envelope, Letter, RoundStep, to_records
+from fedhip.federation.transport.wire import Envelope, Letter, RoundStep, Value, to_records
 from tests.federation.grid import Clock, LocalGrid
 
 ENVELOPE = Envelope(b"s" * 32, "agreement", "roster", RoundStep.KEYS)
@@ -61,6 +62,29 @@ def test_an_answer_that_the_engine_cannot_read_is_garbage_of_one_site(error: Exc
     replies = ask(unreadable)
     assert replies["a"].code is ServerCode.GARBAGE
     assert replies["b"].code is SiteCode.OK
+
+
+@pytest.mark.parametrize(
+    ("body", "vector", "pushed"),
+    [(b"", 0, [7]), (b"x" * (1 << 20), 0, [5, 2]), ([b"x" * (1 << 19)] * 3, 0, [3, 3, 1]), (b"", 1 << 20, [3, 3, 1])],
+    ids=["small", "bodies", "lists", "arrays"],
+)
+def test_so_many_questions_go_at_once_as_one_call_and_memory_hold(body: Value, vector: int, pushed: list[int]) -> None:
+    counts = []
+
+    class Pushes(Engine):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            messages = list(messages)
+            counts.append(len(messages))
+            return super().push_messages(messages)
+
+    clock, nodes = Clock(), range(11, 18)
+    exchange = Exchange(Pushes(dict.fromkeys(nodes, honest)), 5.0, clock=clock, sleep=clock.sleep)
+    arrays = {"x": np.zeros(vector, np.uint64)} if vector else {}
+    letter = Letter(ENVELOPE, {"body": body}, arrays)
+    replies = list(exchange.ask(SiteQuestion(f"site {node}", node, letter) for node in nodes))
+    assert {reply.code for reply in replies} == {SiteCode.OK}
+    assert counts == pushed
 
 
 def test_a_server_that_cannot_be_reached_is_no_fault_of_a_site() -> None:
@@ -147,13 +171,13 @@ def announced(
 def test_those_alone_are_looked_at_that_have_answered() -> None:
     replies, grid = announced({11: 0.4, 12: 0.9, 13: 0.9}, ["question 11"], ["question 12", "question 13"])
     assert sorted(reply.node for reply in replies) == [11, 12, 13]
-    assert sorted(grid.looks[3:]) == ["question 11", "question 12", "question 13"]  # after one look at all
+    assert sorted(grid.looks) == ["question 11", "question 12", "question 13"]
 
 
 def test_what_nobody_announces_is_found_after_a_while() -> None:
     replies, grid = announced({11: 1.0, 12: 1.0})
     assert {reply.code for reply in replies} == {SiteCode.OK}
-    assert len(grid.looks) == 4
+    assert len(grid.looks) == 2
     replies, _ = announced({11: 0.4}, None)
     assert [reply.code for reply in replies] == [SiteCode.OK]
 

@@ -120,6 +120,7 @@ def test_nobody_is_held_for_long_and_a_refusal_not_at_all() -> None:
     async def test() -> None:
         hold = Hold(engine := Engine(), Arrivals(), longest=0.1)
         assert await call(hold, PULL) == (200, b"")
+        assert len(engine.bodies) == 1  # nobody has brought anything: there is nothing to look for again
         engine.status = 401
         hold = Hold(engine, Arrivals(), longest=60)
         assert await call(hold, PULL) == (401, b"")

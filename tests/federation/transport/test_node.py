@@ -24,7 +24,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
@@ -39,6 +39,7 @@ from fedhip.federation.transport.node import (
     outlive_a_broken_network,
     same_app,
 )
+from fedhip.federation.transport.parcels import Parcels
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -210,6 +211,41 @@ def test_a_question_is_answered_to_the_bit_and_confirmed_after_that() -> None:
         assert reply.metadata.reply_to_message_id == asked.metadata.message_id
         assert reply.metadata.src_node_id == 11
         np.testing.assert_array_equal(reply.content["a"]["x"].numpy(), np.arange(1000))  # type: ignore[union-attr]
+
+
+def test_what_came_with_the_question_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, parcels, asked = Server(OWN, question("one"), question("two")), Parcels(), list[str]()
+    receive, send, pull = server.receive, server.send, server.pull
+    lacking = next(iter(server.questions[0][1].objects))
+
+    def came() -> Any:
+        for asked_for, packed in server.questions:
+            if asked_for.metadata.message_id not in server.confirmed:
+                parcels.came = {name: content for name, content in packed.objects.items() if name != lacking}
+                break
+        return receive()
+
+    def taken(reply: Message, tree: ObjectTree, seconds: float) -> tuple[set[str], str]:
+        wanted, session = send(reply, tree, seconds)
+        for content in parcels.going:
+            server.push(7, session, get_object_id(content), content)
+        assert not wanted - {get_object_id(content) for content in parcels.going}
+        server.confirm(7, reply.metadata.reply_to_message_id)  # as it does who has an answer whole
+        return set(), session
+
+    def fetched(run: int, name: str) -> bytes:
+        asked.append(name)
+        return pull(run, name)
+
+    monkeypatch.setattr(server, "receive", came)
+    monkeypatch.setattr(server, "send", taken)
+    monkeypatch.setattr(server, "pull", fetched)
+    node = Node(server.connection, Forks(echo), OWN, parcels)
+    assert [node.step(), node.step(), node.step()] == [True, True, False]
+    assert asked == [lacking] * asked.count(lacking) != []
+    assert [reply.content["c"]["text"] for reply in server.replies] == ["one", "two"]
+    assert (parcels.came, parcels.going) == ({}, [])
+    assert server.confirmed == [asked_for.metadata.message_id for asked_for, _ in server.questions]  # each once
 
 
 def test_one_whose_process_is_killed_is_answered_by_the_next() -> None:

@@ -22,7 +22,7 @@ from fedhip.federation.agreement.credentials import read_private_key
 from fedhip.federation.operations.supervisor import write_json
 from fedhip.federation.transport import proxy as proxy_module
 from fedhip.federation.transport.callers import Callers, NotPassedError, public_pem
-from fedhip.federation.transport.proxy import Proxy, inner_tls, listen, outer_tls
+from fedhip.federation.transport.proxy import Limits, Proxy, inner_tls, listen, outer_tls
 from tests.federation.proxy_peers import (
     IDLE,
     NO_TLS,
@@ -42,6 +42,14 @@ from tests.waiting import PATIENCE, until
 @pytest.fixture(scope="module")
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_credentials(tmp_path_factory.mktemp("credentials"))
+
+
+def test_all_sites_of_a_large_federation_may_share_an_address() -> None:
+    """A site has a call held at the server, its heartbeat, and others now and then."""
+    few, many = Limits.of(4, 1000), Limits.of(300, 1000)
+    assert (few.connections, few.per_address, few.body) == (Limits().connections, Limits().per_address, 1000)
+    assert many.per_address >= 3 * 300
+    assert many.connections >= many.per_address
 
 
 @pytest.fixture

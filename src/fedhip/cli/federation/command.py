@@ -218,6 +218,7 @@ def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
     from fedhip.federation.transport.proxy import Limits
 
     host, _ = parse_address(endpoint.address)
+    bounds = Bounds.of(paths.agreement())
     print(
         nginx.configuration(
             nginx.ProxyRoute(
@@ -228,7 +229,7 @@ def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
                 authority=paths.authority,
                 hosts=(host,),
             ),
-            Limits(body=Bounds.of(paths.agreement()).call),
+            Limits.of(bounds.sites, bounds.call),
         ),
         end="",
     )

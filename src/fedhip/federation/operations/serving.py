@@ -123,7 +123,8 @@ def _start_server(
             "fedhip.federation.transport.proxy",
             *("--host", endpoint.bind, "--port", str(endpoint.port), "--upstream-port", str(port)),
             *("--certificate", str(paths.certificate), "--key", str(paths.key), "--authority", str(paths.authority)),
-            *("--keys", str(paths.callers), "--log", str(state.log("proxy")), "--largest-call", str(bounds.call)),
+            *("--keys", str(paths.callers), "--log", str(state.log("proxy"))),
+            *("--largest-call", str(bounds.call), "--sites", str(bounds.sites)),
         ),
         state.log("proxy-output"),
     )

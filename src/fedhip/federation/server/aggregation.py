@@ -53,11 +53,13 @@ def masked_sum(cohort: SiteCohort, wanted: Wanted) -> Collector:
     question = Letter(replace(cohort.envelope, step=RoundStep.KEYS), wanted.body, wanted.arrays)
     context = context_of(question, wanted.moments, wanted.total)
     collector = Collector(cohort.roster.keys, cohort.envelope.sum_session, context, cohort.agreement.threshold)
+    came, cohort.greetings = cohort.greetings, {}
     cohort.fold(
         RoundStep.KEYS,
         cohort.nodes,
         always(wanted.body, wanted.arrays),
         lambda site, letter: collector.keys(site, letter.data("keys")),
+        came,
     )
     _require_losses(cohort)
     cohort.require_quorum(RoundStep.KEYS)

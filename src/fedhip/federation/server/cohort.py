@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.roster import Roster
@@ -35,7 +37,8 @@ Fold = Callable[[str, Letter], object]
 class SiteCohort:
     """Who is here, who was left out and why, and the envelope of what they are asked.
 
-    `accused` are dealers, by those who cannot open what they dealt, with their nodes.
+    `accused` are dealers, by those who cannot open what they dealt, with their nodes. `greetings` are the answers to
+    hello that have the keys of the first sum in them, until that is made.
     """
 
     agreement: Agreement
@@ -46,6 +49,7 @@ class SiteCohort:
     nodes: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     accused: dict[str, dict[str, int]] = field(default_factory=dict)
+    greetings: dict[str, Letter] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,17 +80,31 @@ class SiteCohort:
             elif site not in self.dropped:
                 self.drop(step, site, self.why_away(site))
 
-    def fold(self, step: RoundStep, sites: Iterable[str], asked: Asked, fold: Fold) -> list[str]:
-        """Ask these sites, fold each answer in as it comes, leave out who gives none; the others."""
+    def fold(
+        self,
+        step: RoundStep,
+        sites: Iterable[str],
+        asked: Asked,
+        fold: Fold,
+        came: Mapping[str, Letter] = MappingProxyType({}),
+    ) -> list[str]:
+        """Ask these sites, fold each answer in as it comes, leave out who gives none; the others.
+
+        Who has an answer in `came` already is not asked.
+        """
         nodes = [(site, self.nodes[site]) for site in sites]
+        here = [SiteReply(site, node, came[site]) for site, node in nodes if site in came]
+        others = [(site, node) for site, node in nodes if site not in came]
         kept = []
         with self.timed(step):
-            for reply in self.ask(step, nodes, asked):
+            for reply in chain(here, self.ask(step, others, asked) if others else ()):
                 code = reply.code
                 if reply.letter is not None:
                     try:
                         fold(reply.site, reply.letter)
                         kept.append(reply.site)
+                        if reply.site in came:
+                            continue
                         self.events.write(step, f"site {reply.site!r} answered", reply.site, SiteCode.OK)
                         continue
                     except (MessageError, SecureSumError) as error:

@@ -1,6 +1,8 @@
 """The server's side of the round.
 
-    hello → [encoder] → keys → share → mask → [agree] → unmask → [… for each sum] → personalize → result
+    hello → [encoder] → [keys] → share → mask → [agree] → unmask → [… for each sum] → personalize → result
+
+The answer to hello has the keys of the first sum in it, but of a site that lacks the encoder.
 
 Which sums there are, and in which order, the table of sums says (`fedhip.federation.sums.table`). Each is a secure
 aggregation: the server learns the sum of the sites' vectors, and no site's own.
@@ -13,7 +15,7 @@ the server learns, of those who tell, an accuracy.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +65,7 @@ from fedhip.federation.sums.tables import filled_table
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of
 from fedhip.federation.sums.veto import ARRAY as VETOES
 from fedhip.federation.sums.veto import is_stopped, verdict_of
-from fedhip.federation.transport.exchange import Exchange
+from fedhip.federation.transport.exchange import Exchange, SiteReply
 from fedhip.federation.transport.wire import (
     SESSION_BYTES,
     Arrays,
@@ -172,7 +174,7 @@ class Round:
         """Who is here; nothing is summed yet."""
         session, cohort = secrets.token_bytes(SESSION_BYTES), self.cohort
         cohort.envelope = replace(cohort.envelope, session=session, attempt=1, round=1)
-        cohort.nodes, cohort.dropped = {}, {}
+        cohort.nodes, cohort.dropped, cohort.greetings = {}, {}, {}
         for warning in self.agreement.warnings:
             self.events.write("hello", warning)
         self._hello()
@@ -195,7 +197,7 @@ class Round:
     def _hello(self) -> None:
         """Who is here: known by the signature on its answer, and not by what the engine calls it."""
         cohort, again = self.cohort, self.checkpoint.again()
-        wanted, body = list(cohort.roster.names), Body(version=__version__)
+        wanted, body = list(cohort.roster.names), Body(version=__version__, keys=self.agreement.secure_sum)
         if again is not None:
             wanted, cohort.dropped = again.sites, dict(again.dropped)
             body |= by_site("proofs", {site: bytes.fromhex(proof) for site, proof in again.proofs.items()})
@@ -206,9 +208,17 @@ class Round:
         for site in wanted:
             if not any(known[node] == site for node in here):
                 cohort.drop(RoundStep.HELLO, site, cohort.why_away(site))
-        missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
-        for reply in cohort.ask(RoundStep.HELLO, candidates, always(body, {})):
+        with cohort.timed(RoundStep.HELLO):
+            missing_encoder = self._greet(cohort.ask(RoundStep.HELLO, candidates, always(body, {})))
+        cohort.require_quorum(RoundStep.HELLO)
+        if missing_encoder:
+            self._send_encoder(missing_encoder)
+
+    def _greet(self, replies: Iterable[SiteReply]) -> list[str]:
+        """Take in who is here; those that lack the encoder."""
+        cohort, missing_encoder = self.cohort, []
+        for reply in replies:
             if reply.letter is None:
                 if reply.site not in cohort.nodes:
                     cohort.drop(RoundStep.HELLO, reply.site, reply.code)
@@ -232,13 +242,13 @@ class Round:
                 self.events.write(RoundStep.HELLO, f"site {reply.site!r} {meaning(ServerCode.TWICE)}", reply.site)
                 continue
             cohort.nodes[reply.site] = reply.node
+            if "keys" in reply.letter.body:
+                cohort.greetings[reply.site] = reply.letter
             cohort.dropped.pop(reply.site, None)
             self.events.write(RoundStep.HELLO, f"site {reply.site!r} is here", reply.site, SiteCode.OK)
             if encoder is Presence.MISSING:
                 missing_encoder.append(reply.site)
-        cohort.require_quorum(RoundStep.HELLO)
-        if missing_encoder:
-            self._send_encoder(missing_encoder)
+        return missing_encoder
 
     def _send_encoder(self, sites: list[str]) -> None:
         file = EncoderFile.of(self.folder / ENCODER_FILE, self.agreement)

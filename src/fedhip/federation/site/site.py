@@ -1,6 +1,7 @@
 """A site's side of the round: questions in, answers out, each step once; the same question gets the same answer.
 
-    hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
+    hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here? And the keys
+                  of the first sum, if the server asks for them and the encoder is here
     encoder       a piece of the encoder, for a site that lacks it
     keys          what is summed is computed and checked; ephemeral keys for the secure aggregation
     share         sealed shares for the other sites
@@ -35,7 +36,7 @@ from fedhip.federation.errors import (
     PolicyError,
 )
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
-from fedhip.federation.site.encoder import presence, receive
+from fedhip.federation.site.encoder import Presence, presence, receive
 from fedhip.federation.site.folder import SiteFolder, open_site
 from fedhip.federation.site.inputs import Inputs, make_vector, require_others
 from fedhip.federation.site.ledger import Allowance
@@ -164,6 +165,11 @@ class Site:
             )
         if envelope.step is RoundStep.ENCODER:
             return self._encoder(site, session, question)
+        return self._answer_once(site, session, question)
+
+    def _answer_once(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        """The answer of a step of a sum, if it is its turn; to the very same question the same answer."""
+        envelope = question.envelope
         digest = (without_proofs(question) if envelope.step is RoundStep.KEYS else question).digest()
         if (answer := self._same_answer(session, question, digest)) is not None:
             return answer
@@ -207,7 +213,10 @@ class Site:
         """
         step, attempt = question.envelope.step, question.envelope.attempt
         before, body = session.answers.get(step, ("", None))
-        is_latest = attempt == session.attempt and step == next(reversed(session.answers), None)
+        last = next(reversed(session.answers), None)
+        if step == RoundStep.HELLO and last == RoundStep.KEYS and _asks_for_keys(question):
+            last = step
+        is_latest = attempt == session.attempt and step == last
         if body is None or before != digest or not (step in _AGAIN or is_latest):
             return None
         if step is not RoundStep.MASK:
@@ -216,13 +225,28 @@ class Site:
         return None if sent is None else (body, {"vector": sent})
 
     def _hello(self, site: SiteFolder, question: Letter, node: int) -> Answer:
+        """Who this is, and what the first sum's question for keys would be answered: that is always the same."""
+        body = self._greeting(site, question, node)
+        session = self.state.session()
+        if (
+            session is not None
+            and site.agreement.secure_sum
+            and body["encoder"] != Presence.MISSING
+            and _asks_for_keys(question)
+        ):
+            first = replace(question.envelope, step=RoundStep.KEYS, round=first_number(site.agreement))
+            body = body | self._answer_once(site, session, Letter(first))[0]
+        return body, {}
+
+    def _greeting(self, site: SiteFolder, question: Letter, node: int) -> Body:
+        """A session begins, or is asked for again."""
         envelope = question.envelope
         if (upgrade := which_to_upgrade(question.text("version"), __version__)) is not None:
             raise SiteRefusalError(SiteCode.PROTOCOL, upgrade)
         before, digest = self.state.session(), f"{question.digest()} at {node}"  # the answer is signed for a node
         if before is not None and before.session == envelope.session:
             if (answer := self._same_answer(before, question, digest)) is not None:
-                return answer
+                return answer[0]
             raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
         session = Session(envelope.session, envelope.agreement, envelope.roster)
         sums = self._sums(site, session)
@@ -258,7 +282,7 @@ class Site:
         session.answers[RoundStep.HELLO] = (digest, body)
         sums.begin(rows)
         self.state.begin(session)
-        return body, {}
+        return body
 
     def _take_proofs(self, site: SiteFolder, session: Session, proofs: Mapping[str, bytes]) -> None:
         """Write down who is proven to have spoilt the latest sum of a session: only then is it made again."""
@@ -485,6 +509,11 @@ def code_of(error: Exception) -> SiteCode:
 def _accusation(error: Exception, code: SiteCode) -> Body:
     """Who dealt shares that do not open: it may be left out, as nothing is unmasked yet."""
     return {"dealer": error.site or ""} if isinstance(error, SecureSumError) and code is SiteCode.SHARES else {}
+
+
+def _asks_for_keys(hello: Letter) -> bool:
+    """Whether a hello is for the keys of the first sum, too; an older server asks for them afterwards."""
+    return "keys" in hello.body and hello.flag("keys")
 
 
 def _of_sum(question: Letter) -> str:

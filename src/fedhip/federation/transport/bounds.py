@@ -105,8 +105,11 @@ def bound_pushes(objects: int, came: Callable[[str], None]) -> None:
     fleet_handlers.push_messages = checked
 
 
-def bound_pulls(bounds: Bounds, patience: float) -> None:
-    """From here on, this process's grid stops where an answer is too large, or takes too long to come."""
+def bound_pulls(bounds: Bounds, patience: float, came_with: Callable[[], Mapping[str, bytes]] = dict) -> None:
+    """From here on, this process's grid stops where an answer is too large, or takes too long to come.
+
+    Objects that `came_with` the message itself are not asked for.
+    """
     from flwr.superlink.grid import http_grid
 
     inner = of_engine(http_grid, "pull_objects")
@@ -114,11 +117,11 @@ def bound_pulls(bounds: Bounds, patience: float) -> None:
     def bounded(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
         if len(object_ids) > bounds.objects:
             raise TooLargeError(f"an answer of {len(object_ids)} objects; by the agreement it has {bounds.objects}")
-        lock, came = threading.Lock(), 0
+        lock, came, here = threading.Lock(), 0, came_with()
 
         def counted(object_id: str) -> bytes:
             nonlocal came
-            content = pull_object_fn(object_id)
+            content = here.get(object_id) or pull_object_fn(object_id)
             with lock:
                 came += len(content)
                 if came > bounds.reply:

@@ -27,8 +27,9 @@ from fedhip.federation.transport.wire import Letter, ProtocolError, from_message
 _NOT_THROUGH = (3, 4, 5)
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
-#: Bytes of questions that are held at once, before they are sent.
-_AT_ONCE = 16 << 20
+#: Bytes of questions that are held at once, before they are sent: of arrays, which sites often have in common, and of
+#: all else, which is to travel in one call.
+_AT_ONCE, _IN_ONE_CALL = 16 << 20, 4 << 20
 #: What the engine tells by itself, that a node is gone, nobody announces: seconds between two looks at all questions.
 _LOOK = 2.0
 #: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
@@ -99,7 +100,7 @@ class Exchange:
             self._push(several, self.deadline, waiting, away)
         end = self._clock() + self.deadline
         looked = self._clock()
-        named: Collection[str] | None = None
+        named: Collection[str] | None = None if self._arrived is None else ()
         while True:
             for number in list(waiting) if named is None else waiting.keys() & set(named):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.
@@ -171,13 +172,14 @@ class Exchange:
 def _batches(questions: Iterable[SiteQuestion]) -> Iterator[list[SiteQuestion]]:
     """Questions that are sent at once: all that are small, and of large ones so many as memory is to hold."""
     several: list[SiteQuestion] = []
-    size = 0
+    arrays = others = 0
     for question in questions:
         several.append(question)
-        size += sum(array.nbytes for array in question.letter.arrays.values())
-        if size > _AT_ONCE:
+        arrays += sum(array.nbytes for array in question.letter.arrays.values())
+        others += question.letter.body_size
+        if arrays > _AT_ONCE or others > _IN_ONE_CALL:
             yield several
-            several, size = [], 0
+            several, arrays, others = [], 0, 0
     if several:
         yield several
 

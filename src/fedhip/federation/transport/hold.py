@@ -121,6 +121,8 @@ class Hold:
                 await _first(event.wait(), gone, left)
                 if gone.done():
                     return
+                if not event.is_set():  # nobody has brought anything, so that there is still nothing
+                    break
             for message in answer:
                 await send(message)
         finally:

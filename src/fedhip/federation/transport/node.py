@@ -33,6 +33,7 @@ from fedhip.federation.transport import messages
 from fedhip.federation.transport.bounds import of_engine
 from fedhip.federation.transport.engine import CONNECTED, OTHER_APP
 from fedhip.federation.transport.messages import PackedMessage
+from fedhip.federation.transport.parcels import Parcels, fitting
 from fedhip.federation.transport.warm import WarmProcess
 
 if TYPE_CHECKING:
@@ -114,13 +115,19 @@ def app_of(folder: Path) -> Callable[..., Message]:
 
 
 class Node:
-    """Questions, one after the other; `connection` are the engine's calls to its server."""
+    """Questions, one after the other; `connection` are the engine's calls to its server, `parcels` what is in them."""
 
-    def __init__(self, connection: Sequence[Any], start: Callable[[], socket.socket | None], own: bytes) -> None:
+    def __init__(
+        self,
+        connection: Sequence[Any],
+        start: Callable[[], socket.socket | None],
+        own: bytes,
+        parcels: Parcels | None = None,
+    ) -> None:
         self._node, self._receive, self._send, self._get_run, self._get_fab, self._pull, self._push, self._confirm = (
             connection
         )
-        self._start, self._own = start, own
+        self._start, self._own, self._parcels = start, own, parcels or Parcels()
         self._runs: dict[int, bool] = {}  # whether a run's app is the one here
         self._latest, self._tries = "", 0
 
@@ -138,11 +145,12 @@ class Node:
         from flwr.app import Error, Message
         from flwr.supercore.run import RunNotRunningException
 
+        is_known = False  # to the server, that the question arrived
         try:
             if self._tries > _TRIES:
-                self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
+                is_known = self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
             elif self._is_ours(about.run_id):
-                self._answer(question, tree)
+                is_known = self._answer(question, tree)
         except RunNotRunningException:
             _log.info("run %s is over; its question %s is passed over", about.run_id, about.message_type)
         except Exception as error:
@@ -150,7 +158,8 @@ class Node:
             if self._tries <= _TRIES:
                 return False
         try:
-            self._confirm(about.run_id, about.message_id)
+            if not is_known:
+                self._confirm(about.run_id, about.message_id)
         except RunNotRunningException:
             pass
         except httpx.HTTPError as error:
@@ -166,32 +175,39 @@ class Node:
                 _log.error(OTHER_APP)
         return self._runs[run]
 
-    def _answer(self, question: Message, tree: ObjectTree) -> None:
+    def _answer(self, question: Message, tree: ObjectTree) -> bool:
         from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
         from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
         begin, run = time.monotonic(), question.metadata.run_id
         names = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
-        objects = pull_objects(names, lambda name: self._pull(run, name), initial_backoff=0.05)
+        objects = {name: content for name, content in self._parcels.came.items() if name in names}
+        self._parcels.came = {}
+        names = [name for name in names if name not in objects]
+        objects |= pull_objects(names, lambda name: self._pull(run, name), initial_backoff=0.05)
         reply = self._ask(
             PackedMessage(message_to_proto(question).SerializeToString(), tree.SerializeToString(), objects)
         )
-        self._deliver(question, reply, time.monotonic() - begin)
+        return self._deliver(question, reply, time.monotonic() - begin)
 
-    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> None:
+    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> bool:
+        """Send an answer; whether the server knows by it that the question arrived, as `take_objects` has it."""
         from flwr.common.serde import message_from_proto
         from flwr.proto.message_pb2 import Message as MessageProto
         from flwr.proto.message_pb2 import ObjectTree as TreeProto
         from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
 
         run, sent = question.metadata.run_id, message_from_proto(MessageProto.FromString(reply.about))
+        self._parcels.going = fitting(reply.objects.values())
         wanted, session = self._send(sent, TreeProto.FromString(reply.tree), seconds)
+        is_known, self._parcels.going = bool(self._parcels.going) and not wanted, []
         push_object_contents_from_iterable(
             [(name, reply.objects[name]) for name in reply.objects if name in wanted],
             lambda name, content: self._push(run, session, name, content),
         )
         _log.info("answered a question of type %s in %.1f s", question.metadata.message_type, seconds)
+        return is_known
 
     def _ask(self, packed: PackedMessage) -> PackedMessage:
         """Have a fork answer."""
@@ -271,6 +287,7 @@ def main(words: Sequence[str]) -> int:
     warm = WarmProcess(answer_with(app_of(args.app), config), later=_COMPUTING)
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.cli.build import build_fab_from_disk
+    from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.fleet_http_connection import http_request_response
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -279,9 +296,11 @@ def main(words: Sequence[str]) -> int:
     be_missed_soon()
     key: Any = load_ssh_private_key(args.key.read_bytes(), None)
     keys = key, key.public_key()
+    parcels = Parcels()
+    parcels.carry(FleetHttpClient)
     with http_request_response(args.superlink, False, str(args.authority), keys) as connection:
         _log.info(CONNECTED)
-        node = Node(connection, warm.start, build_fab_from_disk(args.app))
+        node = Node(connection, warm.start, build_fab_from_disk(args.app), parcels)
         while True:
             begin = time.monotonic()
             if not node.step():

@@ -60,6 +60,11 @@ class Limits:
     stall: float = 30  # between two pieces of a body, either way
     request: float = 300  # for one request and its answer
 
+    @classmethod
+    def of(cls, sites: int, body: int) -> Limits:
+        """For a federation of so many sites, which may all share an address: each has a call held, and others."""
+        return cls(body=body, connections=max(cls.connections, 8 * sites), per_address=max(cls.per_address, 4 * sites))
+
 
 def check_head(request: h11.Request, limits: Limits) -> None:
     """Refuse what is no call of a site: another method or path, a doubtful length, a body too large."""
@@ -432,7 +437,7 @@ def main(words: Sequence[str]) -> int:
     for name in ("host", "certificate", "key", "authority", "keys", "log"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--port", type=int, required=True)
-    for name in ("upstream-port", "largest-call"):
+    for name in ("upstream-port", "largest-call", "sites"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args(words)
     logs.begin("proxy")
@@ -446,7 +451,7 @@ def main(words: Sequence[str]) -> int:
         tls=outer_tls(Path(args.certificate), Path(args.key)),
         inner_tls=inner_tls(Path(args.authority)),
         callers=Callers(Path(args.keys)),
-        limits=Limits(body=args.largest_call),
+        limits=Limits.of(args.sites, args.largest_call),
     )
     try:
         listener = listen(args.host, args.port)

@@ -98,6 +98,11 @@ class Letter:
         """An answer to this question."""
         return Letter(self.envelope, body or {}, arrays or {}, code)
 
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body."""
+        return _size_of(self.body)
+
     def digest(self) -> str:
         """Which question it is: the same for the same question asked again, and for no other."""
         envelope = self.envelope
@@ -273,7 +278,7 @@ def from_records(records: RecordDict) -> Letter:
         code = SiteCode(str(header.get("code")))
     except ValueError:
         raise MessageError("the message has a code that is none") from None
-    size = sum(len(item) for value in body.values() for item in _sized(value))
+    size = _size_of(body)
     if size > LARGEST_BODY or len(body) > 32:
         raise MessageError(f"the message has {len(body)} fields of {size} bytes; that is too much")
     arrays: Arrays = {}
@@ -314,9 +319,10 @@ def _envelope(header: Mapping[str, Any]) -> Envelope:
     return Envelope(session, str(digests[0]), str(digests[1]), step, attempt, number)
 
 
-def _sized(value: object) -> list[Any]:
-    items = value if isinstance(value, list) else [value]
-    return [item if isinstance(item, str | bytes) else b"12345678" for item in items]
+def _size_of(body: Mapping[str, Any]) -> int:
+    """Bytes of all values; of numbers eight each."""
+    items = [item for value in body.values() for item in (value if isinstance(value, list) else [value])]
+    return sum(len(item) if isinstance(item, str | bytes) else 8 for item in items)
 
 
 def _array(array: Any) -> NDArray[Any]:
