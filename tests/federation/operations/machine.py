@@ -38,4 +38,4 @@ if _patience is not None and any(f"fedhip.federation.transport.{name}" in sys.or
     from flwr.common import constant
 
     vars(constant)["HEARTBEAT_MIN_INTERVAL"] = float(_patience)
-    vars(constant)["HEARTBEAT_CALL_TIMEOUT"] = float(_patience) / 2
+    vars(constant)["HEARTBEAT_CALL_TIMEOUT"] = 0.75 * float(_patience)
