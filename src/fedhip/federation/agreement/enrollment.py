@@ -6,7 +6,7 @@
     site          accept   the roster joins the site's folder once the fingerprint was compared with another site's
 
 A private key is never in a parcel or a reply. A site's folder has a roster only if its fingerprint was compared. How a
-key is changed before the round: `rotation.py`.
+key is changed before the round: `rotation.py`; the authority: `renewal.py`.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
     name, _ = read_connection(folder / CONNECTION)
     if name != parcel.site:
         raise SetupError(f"the parcel is for the site {parcel.site!r}, and {folder} is the folder of {name!r}")
-    before = accepted_roster(folder)
+    before, authority = accepted_roster(folder), read_authority(folder / AUTHORITY)
     if before is not None:
-        require_successor(before, parcel.roster, folder)
+        require_successor((before, authority), (parcel.roster, parcel.authority), folder)
     if Agreement.read(folder / agreement_file.FILE).digest() != parcel.agreement.digest():
         raise SetupError(
             f"the second parcel has another agreement than the first, which is in {folder}; ask the coordinator why"
         )
-    if read_authority(folder / AUTHORITY) != parcel.authority:
+    if before is None and authority != parcel.authority:
         raise SetupError(
             f"the second parcel has another authority than the first, which is in {folder}; ask the coordinator why"
         )
@@ -136,6 +136,7 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
         require_no_round_at(folder, parcel.agreement)
     require_fingerprint(read_aloud(), parcel.fingerprint)
     files.write_private(folder / roster_file.FILE, parcel.roster.to_text().encode("utf-8"))
+    files.write_private(folder / AUTHORITY, parcel.authority.public_bytes(Encoding.PEM))
 
 
 def accepted_roster(folder: Path) -> Roster | None:
