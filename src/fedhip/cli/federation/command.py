@@ -397,7 +397,7 @@ def renew(args: argparse.Namespace) -> int:
     """Replace the server's certificate, or its authority as well."""
     from fedhip.cli.federation.keys import tell_parcels
     from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate, valid_until
-    from fedhip.federation.agreement.renewal import renew_authority
+    from fedhip.federation.agreement.enrollment import renew_authority
     from fedhip.federation.operations.paths import ServerPaths
 
     paths, days = ServerPaths.open(args.directory), SERVER_DAYS if args.days is None else args.days

@@ -8,7 +8,7 @@ The fingerprint is another one, so that a server cannot change a key by itself. 
 only grows, which is also how a site tells an older roster from a newer one. Once a round was begun no key is changed:
 a ledger and shares are bound to the keys, and a federation has one round.
 
-The server's authority goes the same way (`renewal.py`); of two authorities the one that begins later is the newer.
+The server's authority goes the same way (`enrollment.py`); of two, the one that begins later is the newer.
 """
 
 from __future__ import annotations
