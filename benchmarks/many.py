@@ -76,7 +76,7 @@ def write_rows(path: Path, clients: int, rows: int, width: int, classes: int) ->
 
 def measured(words: list[str]) -> tuple[float, float, float, float]:
     """Seconds by the clock and of processors, and gigabytes: its own, and with mapped files."""
-    begin, own, mapped = time.perf_counter(), 0, 0
+    begin, before, own, mapped = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN), 0, 0
     with subprocess.Popen(words) as process:  # noqa: S603
         while process.poll() is None:
             try:
@@ -89,7 +89,8 @@ def measured(words: list[str]) -> tuple[float, float, float, float]:
     if process.returncode:
         raise SystemExit(process.returncode)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.perf_counter() - begin, used.ru_utime + used.ru_stime, own / 1e6, mapped / 1e6
+    processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - begin, processor, own / 1e6, mapped / 1e6
 
 
 def check(data: Path, out: Path) -> None:

@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 #: Files that take half a minute and more, the longest first. Begun last, one of them would keep the others waiting.
 LONG = (
-    *("test_real_processes.py", "test_examples.py", "test_pages.py", "test_estimates.py"),
+    *("test_real_processes.py", "test_odd_machines.py", "test_examples.py", "test_pages.py", "test_estimates.py"),
     *("test_classifier.py", "test_units.py", "test_helpers.py"),
 )
 

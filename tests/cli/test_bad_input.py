@@ -315,6 +315,7 @@ REFUSED = {
     "federation verify-log nothing.jsonl folder": "there is no file folder/federation.toml",
     "federation stop folder": "folder is no folder of a federation and none of a site",
     "federation renew folder": "folder is no folder of a federation",
+    "federation renew folder --authority": "folder is no folder of a federation",
     "federation open-commitment folder opening": "folder",
     "verify-commitment nothing.opening nothing.json --federation folder": "there is no file folder/federation.toml",
 }

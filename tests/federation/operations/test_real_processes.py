@@ -10,28 +10,23 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import make_site_key
-from fedhip.federation.agreement.init import init
 from fedhip.federation.errors import EngineError, RoundError
-from fedhip.federation.operations import background, joining, process_registry, round_control, serving
-from fedhip.federation.operations.paths import ServerPaths, StatePaths
+from fedhip.federation.operations import joining, process_registry, round_control, serving
 from fedhip.federation.site.folder import open_site
-from fedhip.federation.transport import engine
 from fedhip.privacy.attacks import Upload, recover_rows, single_rows
 from fedhip.runs import Run
 from tests import warm
 from tests.federation.logged import holds, require_objects, secrets_of
+from tests.federation.operations.demo import Demo, own_surroundings
 from tests.federation.proxy_peers import signed
-from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
+from tests.federation.samples import FOUR
 from tests.waiting import PATIENCE
 
 #: The engine's libraries warn one another.
@@ -43,10 +38,8 @@ STEPS = {"hello", "keys", "share", "mask", "unmask", "personalize"}
 
 
 @pytest.fixture(autouse=True)
-def own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    source = str(Path(__file__).parents[3] / "src")  # for a checkout that is not installed
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])))
+def surrounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_surroundings(monkeypatch)
 
 
 def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
@@ -68,73 +61,6 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
     assert total.num_samples > total.num_features
     assert recover_rows(Upload.of(total)) is None  # the sum gives no row away
     assert len(single_rows(Upload.of(total))) == 0
-
-
-class Demo:
-    """A federation of feature files and its processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "fed"
-        made = init(
-            self.folder,
-            name="demo",
-            sites=FOUR,
-            classes=CLASSES,
-            width=WIDTH,
-            port=engine.free_port(),
-            quorum=3,
-            deadline=90,  # who is slow is not to be left out; who is gone costs as much
-            **ONE_SUM,
-        )
-        serving.write_endpoint(self.folder, made.address)
-        self.place = ServerPaths.open(self.folder)
-        self.rows = {site: write_rows(folder / f"{site}.npz", site) for site in FOUR}
-
-    def serve(self) -> None:
-        background.apart(
-            "serve", {"folder": str(self.folder), "bind": None, "port": None, "proxy": True, "log_format": "json"}
-        )
-
-    def come(self, *sites: str) -> None:
-        """Start sites at once."""
-        settings = [
-            {
-                "folder": str(self.folder / f"site-{name}"),
-                "settings": {"data": str(self.rows[name])},
-                "log_format": "json",
-            }
-            for name in sites
-        ]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(background.apart, ["site"] * len(sites), settings))
-
-    def run(self, say: Callable[[str], None] = lambda _: None) -> Run:
-        return Run.open(round_control.run(self.place, say=say))
-
-    def kill(self, name: str, folder: str = ".") -> None:
-        """Kill one process, and nothing that it started."""
-        found = process_registry.find(StatePaths(self.folder / folder / "state").pids, name)
-        assert found is not None
-        os.kill(found.pid, signal.SIGKILL)
-
-    def kill_forks(self, folder: str, *, all_of_them: bool) -> bool:
-        """Kill what answers at a site, and what that is forked from; the first of these too, if all are to go.
-
-        False where its node is being started again.
-        """
-        node = process_registry.find(StatePaths(self.folder / folder / "state").pids, "node")
-        if node is None:
-            return False
-        for pid in set(process_registry._members(node)) - {node.pid}:
-            with contextlib.suppress(OSError):  # it has just ended
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                if all_of_them or parent != node.pid:
-                    os.kill(pid, signal.SIGKILL)
-        return True
-
-    def sum_of(self, sites: Sequence[str]) -> GridStatistics:
-        """What one process makes of the same rows."""
-        return sum_of(sites, Agreement.read(self.folder / "federation.toml"))
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -36,6 +38,7 @@ from fedhip.federation.transport.node import (
     answer_with,
     app_of,
     be_missed_soon,
+    end_with_its_threads,
     outlive_a_broken_network,
     same_app,
 )
@@ -308,6 +311,30 @@ def test_a_node_is_missed_after_twenty_seconds(monkeypatch: pytest.MonkeyPatch) 
     be_missed_soon()
     assert connection.HEARTBEAT_DEFAULT_INTERVAL * HEARTBEAT_PATIENCE == 20  # type: ignore[attr-defined]
     assert vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] > HEARTBEAT_CALL_TIMEOUT  # or it would never rest
+
+
+@pytest.mark.parametrize("said", ['{"detail": "the clocks of site a and the server are 600 s apart"}', "no", "[]"])
+def test_a_node_whose_heartbeat_is_refused_ends(
+    said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread is the engine's, which leaves it at that: the node would take questions, and count as gone."""
+    from flwr.supercore.heartbeat import HeartbeatSender
+
+    ended: list[tuple[int, int]] = []
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr("os.kill", lambda *words: ended.append(words))
+    end_with_its_threads()
+
+    def refused() -> bool:
+        httpx.Response(412, text=said, request=httpx.Request("POST", "https://127.0.0.1")).raise_for_status()
+        raise AssertionError
+
+    sender = HeartbeatSender(refused)
+    sender.start()
+    sender._thread.join()
+    assert ended == [(os.getpid(), signal.SIGTERM)]
+    wanted = "the server refuses this node: the clocks of site a" if "clocks" in said else "Client error '412"
+    assert wanted in caplog.text
 
 
 def test_the_app_of_a_folder_is_the_one_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

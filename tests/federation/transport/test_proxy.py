@@ -342,6 +342,16 @@ def test_an_old_or_future_signature_is_refused(credentials: Path, seconds: float
         Callers(credentials / "callers.json").check(_headers(signed(credentials / "a", when)), _now())
 
 
+@pytest.mark.parametrize("version", ["1.40.0", "1.42.0", "", "x\xff\n" * 99])
+def test_a_node_of_another_engine_is_refused(credentials: Path, version: str) -> None:
+    headers = [*_headers(signed(credentials / "a")), (b"flwr-package-version", version.encode("latin-1"))]
+    with pytest.raises(
+        NotPassedError, match=r"^site a has Flower .{0,20}, and the server 1\.41\.0; install"
+    ) as refused:
+        Callers(credentials / "callers.json").check(headers, _now())
+    assert refused.value.reason.isascii()
+
+
 def test_a_signature_of_another_key_is_refused(credentials: Path) -> None:
     mixed = signed(credentials / "a") | {"flwr-signature": signed(credentials / "stranger")["flwr-signature"]}
     with pytest.raises(NotPassedError, match="not that of site a"):

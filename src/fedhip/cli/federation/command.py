@@ -146,9 +146,10 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "renew",
-        help="at the coordinator: renew the server's certificate",
+        help="at the coordinator: renew the server's certificate, or its authority",
         description="Replace the server's certificate, valid for a year, by a new one of the same authority. Sites "
-        "need no change; restart serve.",
+        "need no change; restart serve. With --authority replace the authority too, before the round: every site "
+        "accepts it by its fingerprint.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument(
@@ -159,6 +160,9 @@ def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="host name or address by which sites reach it (default: as before)",
     )
     parser.add_argument("--days", type=int, metavar="N", help="days until it expires (default: a year)")
+    parser.add_argument(
+        "--authority", action="store_true", help="its authority too, before the round, with new parcels for all sites"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(renew))
 
@@ -391,12 +395,19 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def renew(args: argparse.Namespace) -> int:
-    """Replace the server's certificate."""
-    from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate
+    """Replace the server's certificate, or its authority as well."""
+    from fedhip.cli.federation.keys import tell_parcels
+    from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate, valid_until
+    from fedhip.federation.agreement.enrollment import renew_authority
     from fedhip.federation.operations.paths import ServerPaths
 
-    paths = ServerPaths.open(args.directory)
-    until = renew_server_certificate(paths.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    paths, days = ServerPaths.open(args.directory), SERVER_DAYS if args.days is None else args.days
+    if args.authority:
+        made = renew_authority(paths, args.host, days)
+        shown = {"certificate": str(paths.certificate), "valid_until": f"{valid_until(paths.certificate):%Y-%m-%d}"}
+        tell_parcels(made, paths.path, as_json=args.json, **shown)
+        return 0
+    until = renew_server_certificate(paths.path, args.host, days)
     if args.json:
         print(json_text({"certificate": str(paths.certificate), "valid_until": f"{until:%Y-%m-%d}"}))
         return 0

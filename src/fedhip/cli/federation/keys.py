@@ -12,6 +12,7 @@ from fedhip.cli.federation.init import with_engine
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
+    from fedhip.federation.agreement.enrollment import Enrolled
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.agreement.policy import Policy
 
@@ -85,11 +86,13 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def accept(args: argparse.Namespace) -> int:
     """Accept a parcel."""
+    from fedhip.federation.agreement.credentials import read_authority
     from fedhip.federation.agreement.enrollment import accept_first, accept_second, accepted_roster, safe_policy
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.agreement.policy import FILE, Policy
     from fedhip.federation.agreement.rotation import changed
     from fedhip.federation.errors import SetupError
+    from fedhip.federation.site.folder import AUTHORITY
 
     parcel = Parcel.read(args.parcel)
     if args.name not in (None, parcel.site):
@@ -109,12 +112,15 @@ def accept(args: argparse.Namespace) -> int:
 
     before = accepted_roster(folder)
     news = [] if before is None else changed(before, parcel.roster)
+    renewed = before is not None and read_authority(folder / AUTHORITY) != parcel.authority
 
     def read_aloud() -> str:
         if not args.json:
             _describe(parcel, Policy.read(folder / FILE))
             if news:
                 print(f"another key than before: {', '.join(news)}; ask them whether they changed it")
+            if renewed:
+                print("another authority of the server than before; the fingerprint tells whether all have the same")
         return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel, news)
 
     accept_second(parcel, folder, read_aloud)
@@ -157,16 +163,22 @@ def _ask(parcel: Parcel, path: Path, news: list[str]) -> str:
 
 def enroll(args: argparse.Namespace) -> int:
     """Make the roster."""
-    from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
     from fedhip.federation.agreement.enrollment import enroll as make
-    from fedhip.federation.operations.paths import command
 
     made = make(args.directory, args.replies, replacing=args.replace)
-    directory = args.directory.absolute()
-    if args.json:
+    tell_parcels(made, args.directory.absolute(), as_json=args.json)
+    return 0
+
+
+def tell_parcels(made: Enrolled, directory: Path, *, as_json: bool, **more: str) -> None:
+    """What goes to each site, and the fingerprint by which it is accepted."""
+    from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
+    from fedhip.federation.operations.paths import command
+
+    if as_json:
         parcels = {name: str(path) for name, path in made.parcels.items()}
-        print(json_text({"parcels": parcels, "fingerprint": made.fingerprint}))
-        return 0
+        print(json_text({**more, "parcels": parcels, "fingerprint": made.fingerprint}))
+        return
     rows = [
         (name, str(path.relative_to(directory)), key_fingerprint(made.roster.keys[name]))
         for name, path in made.parcels.items()
@@ -175,7 +187,6 @@ def enroll(args: argparse.Namespace) -> int:
     print(f"fingerprint: {made.fingerprint}")
     print("each site compares it with another site, not with you: fedhip federation accept NAME-2.json")
     print(f"then here: {command('serve', directory)}")
-    return 0
 
 
 def rotate_key(args: argparse.Namespace) -> int:

@@ -146,12 +146,16 @@ def site_key_of(folder: str | Path) -> PrivateKey:
 # The server
 
 
-def make_authority(directory: str | Path, name: str, *, days: int = AUTHORITY_DAYS) -> None:
-    """The federation's certificate authority: ca/ca.crt and ca/ca.key."""
+def make_authority(
+    directory: str | Path, name: str, *, days: int = AUTHORITY_DAYS, after: x509.Certificate | None = None
+) -> None:
+    """The federation's certificate authority: ca/ca.crt and ca/ca.key. It begins later than the one it comes after."""
     folder = Path(directory, "ca")
     key = ec.generate_private_key(ec.SECP384R1())
     subject = _name("fedhip federation", name)
     start = _now() - _SKEW
+    if after is not None:
+        start = max(start, after.not_valid_before_utc + timedelta(seconds=1))
     certificate = (
         _builder(subject, subject, key.public_key(), start, start + _SKEW + timedelta(days=_days(days)))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -204,7 +208,7 @@ def make_server_certificate(directory: str | Path, hosts: Sequence[str] = (), da
 def renew_server_certificate(directory: str | Path, hosts: Sequence[str] = (), days: int = SERVER_DAYS) -> datetime:
     """A new pair for the hosts of the present one, or for these; the last day it is valid."""
     path = Path(directory) / "server" / "server.pem"
-    make_server_certificate(directory, hosts or _hosts_of(_certificate(path)), days)
+    make_server_certificate(directory, hosts or hosts_of(path), days)
     return _certificate(path).not_valid_after_utc
 
 
@@ -220,8 +224,9 @@ def _certificate(path: Path) -> x509.Certificate:
         raise SetupError(f"{path} is no certificate ({error}); name the hosts with --host") from None
 
 
-def _hosts_of(certificate: x509.Certificate) -> list[str]:
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+def hosts_of(path: Path) -> list[str]:
+    """The hosts that a server's certificate is for, beside loopback."""
+    names = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     found = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     return [host for host in found if host not in LOOPBACK]
 

@@ -6,7 +6,7 @@
     site          accept   the roster joins the site's folder once the fingerprint was compared with another site's
 
 A private key is never in a parcel or a reply. A site's folder has a roster only if its fingerprint was compared. How a
-key is changed before the round: `rotation.py`.
+key is changed before the round: `rotation.py`. The server's authority goes the same way, by new parcels.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from fedhip.federation.agreement import policy as policy_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import (
+    SERVER_DAYS,
+    hosts_of,
+    make_authority,
+    make_server_certificate,
     make_site_key,
     public_key_of,
     read_authority,
@@ -33,7 +37,12 @@ from fedhip.federation.agreement.names import near, shown
 from fedhip.federation.agreement.parcel import EnrollmentReply, Parcel
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.agreement.rotation import require_no_round_at, require_successor, with_new_keys
+from fedhip.federation.agreement.rotation import (
+    require_no_round,
+    require_no_round_at,
+    require_successor,
+    with_new_keys,
+)
 from fedhip.federation.errors import (
     FederationError,
     SetupError,
@@ -116,14 +125,14 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
     name, _ = read_connection(folder / CONNECTION)
     if name != parcel.site:
         raise SetupError(f"the parcel is for the site {parcel.site!r}, and {folder} is the folder of {name!r}")
-    before = accepted_roster(folder)
+    before, authority = accepted_roster(folder), read_authority(folder / AUTHORITY)
     if before is not None:
-        require_successor(before, parcel.roster, folder)
+        require_successor((before, authority), (parcel.roster, parcel.authority), folder)
     if Agreement.read(folder / agreement_file.FILE).digest() != parcel.agreement.digest():
         raise SetupError(
             f"the second parcel has another agreement than the first, which is in {folder}; ask the coordinator why"
         )
-    if read_authority(folder / AUTHORITY) != parcel.authority:
+    if before is None and authority != parcel.authority:
         raise SetupError(
             f"the second parcel has another authority than the first, which is in {folder}; ask the coordinator why"
         )
@@ -136,6 +145,7 @@ def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], s
         require_no_round_at(folder, parcel.agreement)
     require_fingerprint(read_aloud(), parcel.fingerprint)
     files.write_private(folder / roster_file.FILE, parcel.roster.to_text().encode("utf-8"))
+    files.write_private(folder / AUTHORITY, parcel.authority.public_bytes(Encoding.PEM))
 
 
 def accepted_roster(folder: Path) -> Roster | None:
@@ -181,6 +191,35 @@ def enroll(directory: str | Path, replies: Sequence[str | Path], *, replacing: b
             path.unlink(missing_ok=True)
         raise
     return Enrolled(roster, fingerprint_of(agreement, roster, read_authority(paths.authority)), made)
+
+
+def renew_authority(paths: ServerPaths, hosts: Sequence[str] = (), days: int = SERVER_DAYS) -> Enrolled:
+    """Another authority before the round, the server's certificate from it, and each site's parcels.
+
+    Certificates of the old one are worth nothing at a site that has accepted the new one; an older parcel is refused
+    there. Whatever breaks this off, it can be done again.
+    """
+    require_no_round(paths)
+    if not (paths.path / PARCELS).is_dir():
+        raise SetupError(
+            "the sites' keys were made here, and there are no parcels by which sites could accept another authority; "
+            "make a new federation with init"
+        )
+    agreement, roster = paths.agreement(), paths.roster()
+    with temporary_folder(paths.authority.parent) as draft:
+        make_authority(draft, agreement.name, after=read_authority(paths.authority))
+        make_server_certificate(draft, hosts or hosts_of(paths.certificate), days)
+        authority = read_authority(draft / paths.authority.relative_to(paths.path))
+        for site in agreement.sites:
+            parcel = replace(Parcel.read(first_parcel(paths.path, site)), authority=authority)
+            files.write_private(first_parcel(paths.path, site), parcel.to_text().encode("utf-8"))
+            files.write_private(
+                second_parcel(paths.path, site), replace(parcel, roster=roster).to_text().encode("utf-8")
+            )
+        for path in (paths.authority.with_suffix(".key"), paths.authority, paths.key, paths.certificate):
+            (draft / path.relative_to(paths.path)).replace(path)
+    parcels = {site: second_parcel(paths.path, site) for site in agreement.sites}
+    return Enrolled(roster, fingerprint_of(agreement, roster, authority), parcels)
 
 
 def _replies(agreement: Agreement, replies: Sequence[str | Path]) -> dict[str, EnrollmentReply]:

@@ -7,6 +7,8 @@
 The fingerprint is another one, so that a server cannot change a key by itself. A retired key never comes back: the list
 only grows, which is also how a site tells an older roster from a newer one. Once a round was begun no key is changed:
 a ledger and shares are bound to the keys, and a federation has one round.
+
+The server's authority goes the same way (`enrollment.py`); of two, the one that begins later is the newer.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from cryptography.x509 import Certificate
 
 from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement.agreement import Agreement
@@ -65,14 +69,19 @@ def require_no_round_at(folder: Path, agreement: Agreement) -> None:
         )
 
 
-def require_successor(before: Roster, after: Roster, folder: Path) -> None:
-    """Refuse a roster that does not follow the one in a site's folder: the same, an older one, or keys not retired."""
-    if after.digest() == before.digest():
+def require_successor(before: tuple[Roster, Certificate], after: tuple[Roster, Certificate], folder: Path) -> None:
+    """Refuse what does not follow the roster and authority in a site's folder: the same, older, or keys not retired."""
+    (old, authority), (new, renewed) = before, after
+    if renewed == authority and new.digest() == old.digest():
         raise SetupError(f"{folder} has accepted a roster already; its fingerprint: {command('fingerprint', folder)}")
-    if not {*before.retired, *(before.keys[name] for name in changed(before, after))} <= {*after.retired}:
+    if not {*old.retired, *(old.keys[name] for name in changed(old, new))} <= {*new.retired}:
         raise SetupError(
             f"the parcel has an older roster than {folder}, or one that replaces a key without retiring it. Take no "
             "part; ask the coordinator why"
+        )
+    if renewed != authority and renewed.not_valid_before_utc <= authority.not_valid_before_utc:
+        raise SetupError(
+            f"the parcel has an older authority of the server than {folder}. Take no part; ask the coordinator why"
         )
 
 
@@ -81,13 +90,22 @@ def changed(before: Roster, after: Roster) -> list[str]:
     return [name for name, key in before.keys.items() if after.keys.get(name) != key]
 
 
+def require_no_round(paths: ServerPaths) -> None:
+    """Refuse to change keys or the authority of a server that runs, or that has begun a round."""
+    if paths.state.ready.is_file():
+        raise SetupError(
+            f"the server runs; end it before what sites compared is changed: {command('stop', paths.path)}"
+        )
+    if paths.progress.is_file() and paths.progress.stat().st_size:
+        raise SetupError(
+            "a round was begun, and its keys and its authority stay: make a new federation, or revoke a site's key"
+        )
+
+
 def with_new_keys(paths: ServerPaths, replies: Sequence[EnrollmentReply]) -> Roster:
     """The coordinator's roster with the keys of these sites, and those before retired; nothing is written."""
     before, out = paths.roster(), revoked_in(paths.path)
-    if paths.state.ready.is_file():
-        raise SetupError(f"the server runs; end it before a key is changed: {command('stop', paths.path)}")
-    if paths.progress.is_file() and paths.progress.stat().st_size:
-        raise SetupError("a round was begun, and its keys stay: make a new federation, or revoke the key")
+    require_no_round(paths)
     for reply in replies:
         if reply.site in out:
             raise SetupError(f"the site {reply.site!r} was revoked, for good; make a new federation with it")

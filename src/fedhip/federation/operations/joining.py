@@ -20,6 +20,8 @@ from fedhip.utils.toml import write_toml
 
 #: How long a server counts on a site that has gone without a word, and a bit.
 LAPSE = 100.0
+#: Refusals of the server (`fedhip.federation.transport.callers`) that say all there is to say.
+_SAID_WHOLE = ("apart; set them", "install the same version")
 
 
 def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Event, app: Path = engine.APP) -> None:
@@ -82,8 +84,9 @@ def _why_not_connected(said: str, site: SiteFolder, log: Path) -> str:
     low = said.lower()
     if "not in the roster" in low:
         return f"the server does not know the key of site {site.name!r}; is the coordinator's roster.json the same?"
-    if "apart; set them" in low:
-        return next(line for line in engine.plain(said.splitlines()) if "apart" in line)
+    for line in engine.plain(said.splitlines()):
+        if any(words in line for words in _SAID_WHOLE):
+            return line.rpartition("] ")[2]  # less the engine's number for it
     return f"the node of site {site.name!r} could not connect to {site.address}{why(log)}"
 
 

@@ -24,12 +24,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from fedhip.federation.transport.engine import VERSION
+
 #: How old a signed time may be, and how far ahead of our clock: the engine's own limits.
 OLDEST, AHEAD = 305, 5
 #: The engine's status and code for a node that it does not let in; its client shows the detail and gives up.
 _NOT_ADMITTED, _NOT_ADMITTED_CODE = 412, 2004
 
 _SIGNED = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
+#: Which engine a caller has. Ours says so; who says nothing is asked for its version of fedhip at hello.
+_ENGINE = b"flwr-package-version"
 
 _log = logging.getLogger("fedhip.proxy")
 
@@ -79,6 +83,12 @@ class Callers:
             raise NotPassedError(
                 _NOT_ADMITTED, f"the signature is not that of site {name}", _NOT_ADMITTED_CODE
             ) from None
+        if (engine := found.get(_ENGINE, VERSION.encode())) != VERSION.encode():
+            reason = (
+                f"site {name} has Flower {ascii(engine.decode('latin-1'))[1:-1][:20]}, and the server {VERSION}; "
+                "install the same version of fedhip on both"
+            )
+            raise NotPassedError(_NOT_ADMITTED, reason, _NOT_ADMITTED_CODE)
         if not -AHEAD < age < OLDEST:
             reason = f"the clocks of site {name} and the server are {abs(age):,.0f} s apart; set them"
             raise NotPassedError(_NOT_ADMITTED, reason, _NOT_ADMITTED_CODE)

@@ -12,12 +12,15 @@ another are passed over.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
+import os
 import signal
 import socket
 import ssl
 import sys
+import threading
 import time
 import tomllib
 import zipfile
@@ -266,6 +269,33 @@ def outlive_a_broken_network() -> None:
     vars(connection)["make_simple_http_retry_invoker"] = patient
 
 
+def end_with_its_threads() -> None:
+    """From here on, this process ends where a thread of it fails, and `site` starts it again.
+
+    The engine's node says in a thread that it is there. A call of it that the server refuses (of a clock that was set,
+    say) ends the thread, and the node would go on: it takes questions, and counts as gone.
+    """
+
+    def failed(failure: threading.ExceptHookArgs) -> None:
+        if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):
+            _tell(failure.exc_value)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.excepthook = failed
+
+
+def _tell(error: BaseException) -> None:
+    """In the server's words, where it refused a call."""
+    said = ""
+    if isinstance(error, httpx.HTTPStatusError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, httpx.StreamError):
+            said = str(error.response.json()["detail"])
+    if said:
+        _log.error("the server refuses this node: %s", said)
+    else:
+        _log.error("the node fails", exc_info=error)
+
+
 def _leave(*_: object) -> None:
     sys.exit(0)
 
@@ -294,6 +324,7 @@ def main(words: Sequence[str]) -> int:
         signal.signal(number, _leave)
     outlive_a_broken_network()
     be_missed_soon()
+    end_with_its_threads()
     key: Any = load_ssh_private_key(args.key.read_bytes(), None)
     keys = key, key.public_key()
     parcels = Parcels()
@@ -301,11 +332,14 @@ def main(words: Sequence[str]) -> int:
     with http_request_response(args.superlink, False, str(args.authority), keys) as connection:
         _log.info(CONNECTED)
         node = Node(connection, warm.start, build_fab_from_disk(args.app), parcels)
-        while True:
-            begin = time.monotonic()
-            if not node.step():
-                time.sleep(max(0.0, _PAUSE - (time.monotonic() - begin)))
-    return 1  # the engine has said why
+        try:
+            while True:
+                begin = time.monotonic()
+                if not node.step():
+                    time.sleep(max(0.0, _PAUSE - (time.monotonic() - begin)))
+        except httpx.HTTPStatusError as error:
+            _tell(error)
+    return 1  # the engine has said why, or the server
 
 
 if __name__ == "__main__":
