@@ -68,7 +68,7 @@ class PrivacySettings:
                 "leave it out"
             )
         if "delta" in said:
-            require_delta(said["delta"])
+            said["delta"] = require_delta(said["delta"])
         if said.get("unit", "row") not in UNITS:
             raise InputError(f"unit is {said['unit']!r}; give one of {', '.join(UNITS)}")
         if "clip" in said and "public" in said:

@@ -58,7 +58,7 @@ from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
 from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
-from fedhip.utils.words import percent, size
+from fedhip.utils.words import listed, percent, size
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = (
@@ -296,6 +296,12 @@ def run(args: argparse.Namespace) -> int:
         report=show_progress,
     )
     name, data = load_rows(args, texts)
+    if settings.privacy is not None and isinstance(data, Dataset) and data.window is not None and args.window is None:
+        raise InputError(
+            f"{name} has images of more than 8 bits, and which of their values are black and white would be read off "
+            "all of them: with --epsilon one image more must not change the others; give --window LOW HIGH, as the "
+            "device is known to have it"
+        )
     require_classes(data)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
@@ -397,6 +403,10 @@ def print_results(results: dict[str, Any], class_names: Sequence[str] = ()) -> N
         print(line)
     if privacy := results.get("privacy"):
         print(privacy["guarantee"])
+        if "released" in privacy and any(method["per_client"] for method in results["methods"].values()):
+            print(
+                f"may be handed out: {listed(privacy['released'])}; all else here is computed from rows without noise"
+            )
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
         print(f"balanced classes: a row weighs from {least} to {most}; the class counts take one more exchange")

@@ -170,7 +170,12 @@ def _contents(data: Dataset | FeatureSet | TableRows, rows: NDArray[np.intp]) ->
         # In float32, as half of all files are: else a copy of the same rows would be other rows.
         features = data.matrix if isinstance(data, TableRows) else data.features
         kind = f"{features.shape[1]} features"
-        return kind, (features[row].astype("<f4").tobytes() for row in rows)
+
+        def written(row: np.intp) -> bytes:
+            with np.errstate(over="ignore"):  # what is too large is refused with its column, in `require_size`
+                return bytes(features[row].astype("<f4").tobytes())
+
+        return kind, (written(row) for row in rows)
     images = data.images
     if isinstance(images, ImagePaths):
         return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
@@ -300,8 +305,6 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
 
     Columns in units of their own have no common bound but that of any survey (`fedhip.core.exact.columns`).
     """
-    if agreement.epsilon is not None:  # rows are clipped
-        return
     sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
     column = int(sizes.argmax())
     largest = float(sizes[column])
@@ -311,7 +314,8 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
             f"a feature of column {column} is as large as {largest:g} here, and no grid holds more than "
             f"{_LARGEST:.1g}; repair the value, or rescale the column at all sites",
         )
-    if agreement.columns == "plain" and largest > agreement.largest_feature:
+    clipped = agreement.epsilon is not None  # in the sum; a site's own model is of its rows as they are
+    if agreement.columns == "plain" and not clipped and largest > agreement.largest_feature:
         raise SiteRefusalError(
             SiteCode.OVERFLOW,
             f"a feature of column {column} is as large as {largest:g} here, and the agreement allows "
