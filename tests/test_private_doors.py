@@ -84,6 +84,36 @@ def test_what_is_computed_from_rows_is_said_not_to_be_covered(private: Run, caps
     assert "All else in this folder, and this report, is computed from rows without noise." in page
 
 
+@pytest.mark.parametrize("given", [{}, {"partition": "iid", "clients": 3}, {"groups": True, "unit": "group"}])
+def test_a_row_more_in_the_file_changes_the_sum_by_no_more_than_itself(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not by who else is a training row then: of the usual division, which counts rows, others would be drawn."""
+    monkeypatch.setattr(mechanism, "discrete_gaussian", lambda sigma, size, _: np.zeros(size, np.int64))
+    data = feature_set(rows=ROWS)
+    groups = np.array([f"{i % 40}" for i in range(len(data.labels))])  # of 3 rows, each at one client
+    owners = np.repeat(NAMES, ROWS)
+    groups = np.char.add(owners, groups)
+    changes = []
+    for gone in (None, 0, 7, 200):
+        kept = np.arange(len(owners)) != gone if "groups" not in given or gone is None else groups != groups[gone]
+        asked: dict[str, Any] = {"epsilon": 50.0, "clip": 4.0, **given}
+        if "groups" in given:
+            asked |= {"groups": groups[kept], "unit_rows": 2}
+        if "clients" not in given:
+            asked["clients"] = owners[kept]
+        out = tmp_path / str(gone)
+        run = fedhip.run(data.features[kept], data.labels[kept], out=out, **asked)
+        total = run.total()
+        changes.append(torch.cat((total.gram, total.cross), dim=1).double() * 2.0**-total.fraction_bits)
+    noise = run.results["privacy"]
+    most = noise["unit_rows"] * np.sqrt(1.25**2 + 1.25)
+    sizes = [float(torch.linalg.matrix_norm(other - changes[0])) for other in changes[1:]]
+    assert max(sizes) <= most
+    assert max(sizes) > 0.0
+    assert run.split("north", ROWS) is not None or "clients" in given
+
+
 def test_a_window_that_is_read_off_all_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One image with a larger value would change the features of all others, by far more than is hidden."""
     deep = deepen(image_folder(tmp_path / "images", ("north", "south")), tmp_path / "deep")
@@ -297,7 +327,7 @@ def test_a_table_needs_ranges_that_were_agreed(tmp_path: Path, capsys: pytest.Ca
     [
         (["--epsilon", 0], "epsilon is 0.0; give a number above 0"),
         (["--epsilon", -1], "epsilon is -1.0"),
-        (["--epsilon", 1, "--delta", 0.5, "--clip", 2], "delta is 0.5, and there are 288 rows"),
+        (["--epsilon", 1, "--delta", 0.5, "--clip", 2], "delta is 0.5, and there are 279 rows"),
         (["--epsilon", 1], "nothing public is known of these features"),
         (["--delta", 1e-5], "--delta is of differential privacy; give --epsilon too"),
         (["--epsilon", 1, "--clip", 2, "--public", "x.npz"], "give --public or --clip, not both"),

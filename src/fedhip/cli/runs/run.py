@@ -48,7 +48,7 @@ from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
 from fedhip.runs import Run, require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
-from fedhip.runs.privacy import PrivacySettings, with_public_fills
+from fedhip.runs.privacy import PrivacySettings, divided_one_by_one, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
 from fedhip.runs.round.prepare import Described, columns_given
 from fedhip.runs.round.settings import LEFT_OPEN, ROUNDS, RoundSettings, methods_beside
@@ -311,11 +311,12 @@ def run(args: argparse.Namespace) -> int:
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
+        features = features if settings.privacy is None else divided_one_by_one(features, args.seed, data)
     elif isinstance(data, TableRows):
-        data = data if settings.privacy is None else with_public_fills(data)
+        data = data if settings.privacy is None else divided_one_by_one(with_public_fills(data), args.seed)
         features, table = Described.divided(data, partition)
     else:
-        features = data
+        features = data if settings.privacy is None else divided_one_by_one(data, args.seed)
     made_by = str(backbone) if backbone is not None else "given features" if table is None else table.title
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
