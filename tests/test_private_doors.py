@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -144,6 +145,17 @@ def test_a_number_that_no_model_could_be_made_of_is_refused_before_anything_is_r
     with pytest.raises(InputError, match="client 'a': the feature in row 0, column 1"):
         fedhip.run(X, y, owners, out=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_estimator_with_noise_keeps_no_row(tmp_path: Path) -> None:
+    """Neither it nor its pickle; without noise it does, for who comes and goes."""
+    data, owners = feature_set(rows=ROWS), np.repeat(NAMES, ROWS)
+    X = np.asarray(data.features, np.float64)
+    for epsilon, kept in ((4.0, 0), (None, len(X))):
+        clf = FedHiPClassifier(head="ridge", epsilon=epsilon, clip=None if epsilon is None else 4.0)
+        held = pickle.dumps(clf.fit(X, data.labels, groups=owners))
+        assert sum(row.tobytes() in held for row in X) == kept
+    assert set(clf.predict(X[:4], groups=owners[:4])) <= set(data.labels)
 
 
 def test_epsilon_and_delta_may_be_any_real_number() -> None:
