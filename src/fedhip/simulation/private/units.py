@@ -48,7 +48,7 @@ class PrivacyOptions:
             )
         if self.unit == "group" and any(client.groups is None for client in clients):
             raise InputError("the unit is a group, and rows have none; name the groups (--group), or protect rows")
-        # One of the others may look: its share is no secret to it. A client that is protected as a whole adds nothing.
+        # One of the others may look: its share is no secret to it. That of a client that is a unit is not counted on.
         lost = 2 if self.unit == "client" else 1
         rows = 1 if self.unit_rows is None else self.unit_rows
         return Mechanism(float(self.epsilon), float(self.delta), self.unit, rows, self.public.width, len(clients), lost)
