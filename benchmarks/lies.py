@@ -1,7 +1,7 @@
 """Are lies noticed, and do they harm? `python -m benchmarks.lies`: small random federations, some of liars.
 
-Each round is of ten clients with 60 rows of four classes. Liars flip labels, shuffle the columns of their features,
-send statistics times 100, or have a backdoor: a feature far out that goes with the first class.
+Each round is of ten clients (or `--clients`) with 60 rows of four classes. Liars flip labels, shuffle the columns of
+their features, send statistics times 100, or have a backdoor: a feature far out that goes with the first class.
 
 A round is noticed by the clients (`fedhip.simulation.trust.doubt`) where more than a quarter have a veto, one is odd,
 or the sum is askew. A liar may answer as its own rows say, or hide: have no veto, and say the same as the median of the
@@ -46,10 +46,14 @@ LIES = ("flipped labels", "shuffled features", "statistics x 100", "backdoor")
 
 @dataclass(frozen=True)
 class Sites:
-    """How honest clients differ: λ of their classes (Dirichlet), how far their means lie apart, in deviations."""
+    """How honest clients differ: λ of their classes (Dirichlet), how far their means lie apart, in deviations.
+
+    And how many there are, liars among them.
+    """
 
     concentration: float | None = None
     shift: float = 0.3
+    clients: int = CLIENTS
 
 
 ALIKE = Sites()
@@ -61,7 +65,7 @@ def federation_of(seed: int, liars: int, lie: str, sites: Sites = ALIKE) -> list
     skew = np.random.default_rng((seed, 2))
     means = rng.normal(size=(CLASSES, WIDTH))
     clients = []
-    for k in range(CLIENTS):
+    for k in range(sites.clients):
         labels, tested = rng.integers(0, CLASSES, ROWS), fresh.integers(0, CLASSES, TEST)
         if sites.concentration is not None:
             shares = skew.dirichlet(np.full(CLASSES, sites.concentration))
@@ -166,10 +170,10 @@ def by_clients(rounds: int, honest: int, tested: int, sites: Sites) -> None:
     table.writerow((0, "none", honest, alarms, alarms, stopped, "", "", ""))
 
 
-def odd_groups(seed: int, liars: int = 0, lie: str = "") -> tuple[set[int], set[int]]:
+def odd_groups(seed: int, liars: int = 0, lie: str = "", sites: Sites = ALIKE) -> tuple[set[int], set[int]]:
     """Of three groups those whose model is worse than both others by the rows of the third, and those with a liar."""
-    federation, clients, uploads = round_of(seed, liars, lie)
-    dealt = np.random.default_rng((seed, 9)).permutation(CLIENTS) % GROUPS
+    federation, clients, uploads = round_of(seed, liars, lie, sites)
+    dealt = np.random.default_rng((seed, 9)).permutation(sites.clients) % GROUPS
     hits = []
     for group in range(GROUPS):
         sums = [uploads[str(k)] for k in np.flatnonzero(dealt == group)]
@@ -186,17 +190,17 @@ def odd_groups(seed: int, liars: int = 0, lie: str = "") -> tuple[set[int], set[
     return odd, set(dealt[:liars].tolist())
 
 
-def by_groups(rounds: int, honest: int) -> None:
+def by_groups(rounds: int, honest: int, sites: Sites) -> None:
     """What a comparison of groups' models tells; as CSV."""
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(("liars", "lie", "rounds", "noticed", "a group without a liar named"))
     for liars in (1, 2):
         for at, lie in enumerate(LIES):
-            found = [odd_groups(10_000 * (1 + at) + seed, liars, lie) for seed in range(rounds)]
+            found = [odd_groups(10_000 * (1 + at) + seed, liars, lie, sites) for seed in range(rounds)]
             noticed, wrong = sum(bool(odd) for odd, _ in found), sum(bool(odd - lying) for odd, lying in found)
             table.writerow((liars, lie, rounds, noticed, wrong))
             sys.stdout.flush()
-    alarms = sum(bool(odd_groups(seed)[0]) for seed in range(honest))
+    alarms = sum(bool(odd_groups(seed, sites=sites)[0]) for seed in range(honest))
     table.writerow((0, "none", honest, alarms, alarms))
 
 
@@ -230,14 +234,18 @@ def main() -> None:
     parser.add_argument("--tested", type=int, default=20, help="of these, rounds whose models are tested")
     parser.add_argument("--concentration", type=float, help="λ of the classes of clients (default: all alike)")
     parser.add_argument("--shift", type=float, default=ALIKE.shift, help="how far means of clients lie apart")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help=f"in a federation (default: {CLIENTS})")
     args = parser.parse_args()
+    sites = Sites(args.concentration, args.shift, args.clients)
+    if args.influence and sites != ALIKE:
+        parser.error("--influence is measured of ten clients that are alike; leave out the others")
     with one_thread():
         if args.influence:
             by_influence(args.rounds, args.honest)
         elif args.groups:
-            by_groups(args.rounds, args.honest)
+            by_groups(args.rounds, args.honest, sites)
         else:
-            by_clients(args.rounds, args.honest, args.tested, Sites(args.concentration, args.shift))
+            by_clients(args.rounds, args.honest, args.tested, sites)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.runs import Run
 from fedhip.simulation.private import round as round_in_one_process
 from fedhip.sklearn import FedHiPClassifier
-from tests.cli.samples import done, refused
+from tests.cli.samples import deepen, done, image_folder, refused
 from tests.runs.samples import NAMES, WIDTH, feature_file, feature_set, rows_of
 
 ROWS = 120
@@ -65,6 +66,104 @@ def test_the_results_and_the_report_say_what_is_guaranteed(private: Run) -> None
     assert sentence.replace("'", "&#39;") in (private.path / "report.html").read_text(encoding="utf-8")
     assert private.results["feature_dim"] == WIDTH
     assert set(private.results["methods"]) == {"majority", "local", "global", "fedhip"}
+
+
+def test_what_is_computed_from_rows_is_said_not_to_be_covered(private: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of a simulation has exact figures of training rows; whoever hands it out is told which files may go."""
+    own = private.details["clients"]["north"]
+    assert sum(own["train_counts"]) == private.results["methods"]["fedhip"]["per_client"][0]["train"] > 0
+    assert private.results["leave_one_out"]["chosen"] > 0.0
+    privacy = private.results["privacy"]
+    assert "how many there are and how well a model does on them" in privacy["guarantee"]
+    assert privacy["released"] == ["total.safetensors", "global.safetensors", "public.safetensors"]
+    assert all((private.path / name).is_file() for name in privacy["released"])
+    capsys.readouterr()
+    done("show", private.path)
+    said = "total.safetensors, global.safetensors and public.safetensors; all else here is computed from rows"
+    assert said in " ".join(capsys.readouterr().out.split())
+    page = (private.path / "report.html").read_text(encoding="utf-8")
+    assert "All else in this folder, and this report, is computed from rows without noise." in page
+
+
+@pytest.mark.parametrize("given", [{}, {"partition": "iid", "clients": 3}, {"groups": True, "unit": "group"}])
+def test_a_row_more_in_the_file_changes_the_sum_by_no_more_than_itself(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not by who else is a training row then: of the usual division, which counts rows, others would be drawn."""
+    monkeypatch.setattr(mechanism, "discrete_gaussian", lambda sigma, size, _: np.zeros(size, np.int64))
+    data = feature_set(rows=ROWS)
+    groups = np.array([f"{i % 40}" for i in range(len(data.labels))])  # of 3 rows, each at one client
+    owners = np.repeat(NAMES, ROWS)
+    groups = np.char.add(owners, groups)
+    changes = []
+    for gone in (None, 0, 7, 200):
+        kept = np.arange(len(owners)) != gone if "groups" not in given or gone is None else groups != groups[gone]
+        asked: dict[str, Any] = {"epsilon": 50.0, "clip": 4.0, **given}
+        if "groups" in given:
+            asked |= {"groups": groups[kept], "unit_rows": 2}
+        if "clients" not in given:
+            asked["clients"] = owners[kept]
+        out = tmp_path / str(gone)
+        run = fedhip.run(data.features[kept], data.labels[kept], out=out, **asked)
+        total = run.total()
+        changes.append(torch.cat((total.gram, total.cross), dim=1).double() * 2.0**-total.fraction_bits)
+    noise = run.results["privacy"]
+    most = noise["unit_rows"] * np.sqrt(1.25**2 + 1.25)
+    sizes = [float(torch.linalg.matrix_norm(other - changes[0])) for other in changes[1:]]
+    assert max(sizes) <= most
+    assert max(sizes) > 0.0
+    assert run.split("north", ROWS) is not None or "clients" in given
+
+
+def test_a_window_that_is_read_off_all_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One image with a larger value would change the features of all others, by far more than is hidden."""
+    deep = deepen(image_folder(tmp_path / "images", ("north", "south")), tmp_path / "deep")
+    words = ("run", "--data", deep, "--epsilon", 50, "--out", tmp_path / "run")
+    assert "images of more than 8 bits" in refused(capsys, *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_a_number_that_no_model_could_be_made_of_is_refused_before_anything_is_released(
+    unit: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the sum it would be clipped; a client's own model is of its rows as they are. Rows beside the sum, too."""
+
+    def none(*_: object) -> NDArray[np.int64]:
+        raise AssertionError("noise was drawn for a sum that is not to be")
+
+    monkeypatch.setattr(mechanism, "discrete_gaussian", none)
+    rows = 40
+    owners, X = np.repeat(["a", "b"], rows), np.random.default_rng(0).normal(size=(2 * rows, 3))
+    y, groups = np.arange(2 * rows) % 2, np.arange(2 * rows) // 20
+    X[:rows, 1] = 1e200  # of a group all rows, of which one counts
+    given: dict[str, Any] = {"epsilon": 50.0, "clip": 2.0, "unit": unit, "unit_rows": 1}
+    with pytest.raises(InputError, match=r"client 'a': the feature in row 0, column 1 is 1e\+200"):
+        FedHiPClassifier(**given).fit(X, y, groups=owners, blocks=groups)
+    if unit == "group":
+        given["groups"] = groups
+    with pytest.raises(InputError, match="client 'a': the feature in row 0, column 1"):
+        fedhip.run(X, y, owners, out=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_estimator_with_noise_keeps_no_row(tmp_path: Path) -> None:
+    """Neither it nor its pickle; without noise it does, for who comes and goes."""
+    data, owners = feature_set(rows=ROWS), np.repeat(NAMES, ROWS)
+    X = np.asarray(data.features, np.float64)
+    for epsilon, kept in ((4.0, 0), (None, len(X))):
+        clf = FedHiPClassifier(head="ridge", epsilon=epsilon, clip=None if epsilon is None else 4.0)
+        held = pickle.dumps(clf.fit(X, data.labels, groups=owners))
+        assert sum(row.tobytes() in held for row in X) == kept
+    assert set(clf.predict(X[:4], groups=owners[:4])) <= set(data.labels)
+
+
+def test_epsilon_and_delta_may_be_any_real_number() -> None:
+    data = feature_set(rows=ROWS)
+    clf = FedHiPClassifier(epsilon=np.int64(4), delta=np.float32(1e-5), clip=4.0)  # type: ignore[arg-type]
+    clf.fit(data.features, data.labels, groups=np.repeat(NAMES, ROWS))
+    assert clf.privacy_ is not None
+    assert json.loads(json.dumps(clf.privacy_))["epsilon"] == 4.0
 
 
 def test_the_folder_has_the_noisy_sum_and_nobodys_statistics(private: Run) -> None:
@@ -157,7 +256,8 @@ def test_every_door_has_the_same_models(features: Path, tmp_path: Path) -> None:
     data = feature_set(rows=ROWS)
     owners = np.repeat(NAMES, ROWS)
     clf = FedHiPClassifier(epsilon=3.0, clip=4.0).fit(data.features[train], data.labels[train], groups=owners[train])
-    assert clf.privacy_ == run.results["privacy"]
+    assert clf.privacy_ is not None
+    assert {**clf.privacy_, "released": run.results["privacy"]["released"]} == run.results["privacy"]
     for name in NAMES:
         torch.testing.assert_close(clf.models_[name].weights, run.model(name).weights)
         assert clf.alphas_[name] == run.model(name).alpha
@@ -239,7 +339,7 @@ def test_a_table_needs_ranges_that_were_agreed(tmp_path: Path, capsys: pytest.Ca
     [
         (["--epsilon", 0], "epsilon is 0.0; give a number above 0"),
         (["--epsilon", -1], "epsilon is -1.0"),
-        (["--epsilon", 1, "--delta", 0.5, "--clip", 2], "delta is 0.5, and there are 288 rows"),
+        (["--epsilon", 1, "--delta", 0.5, "--clip", 2], "delta is 0.5, and there are 279 rows"),
         (["--epsilon", 1], "nothing public is known of these features"),
         (["--delta", 1e-5], "--delta is of differential privacy; give --epsilon too"),
         (["--epsilon", 1, "--clip", 2, "--public", "x.npz"], "give --public or --clip, not both"),

@@ -446,6 +446,17 @@ def test_what_costs_add_up_to_is_that_of_the_accountant(tmp_path: Path) -> None:
 # One row, and no more.
 
 
+def test_a_number_that_no_model_could_be_made_of_is_refused_before_anything_leaves(tmp_path: Path) -> None:
+    """The sum would be clipped; the site's own model is not, and the server would see that this site has none."""
+    trial = Trial.make(tmp_path, **PRIVATE)
+    X = rows_of("a")[0].copy()
+    X[3:6, 1] = 1e200
+    write_rows(trial.data("a"), "a", features=X)
+    with pytest.raises(SiteRefusalError, match=r"a feature of column 1 is as large as 1e\+200 here") as refused:
+        sent_by(trial, "a")
+    assert refused.value.code is SiteCode.OVERFLOW
+
+
 def test_a_row_more_changes_what_a_site_gives_by_no_more_than_itself(tmp_path: Path) -> None:
     """Neither the division in training and test rows nor classes with few rows make it bring others along."""
     trial, sensitivity = Trial.make(tmp_path, **PRIVATE), mechanism_of(agreed()).sensitivity

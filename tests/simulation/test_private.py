@@ -249,7 +249,23 @@ def test_a_sum_that_the_noise_buries_is_refused() -> None:
         except InputError as error:
             told.append(str(error))
     assert len(told) >= 2
-    assert all(re.search(r"too small for epsilon = 0\.01: .* rows it would do, or with epsilon =", one) for one in told)
+    # A count that is no larger than its noise may make it names no epsilon: for one row it would be 70.
+    assert all(
+        re.search(r"too small for epsilon = 0\.01: .* rows it would do, or with a larger epsilon", one) for one in told
+    )
+    assert all("its epsilon is spent" in one for one in told)
+
+
+def test_a_count_that_stands_out_of_its_noise_names_the_epsilon_that_would_do() -> None:
+    """Many clients that may lose their shares: the matrix is buried, the number of rows is known."""
+    mechanism = Mechanism(8.0, 1e-5, "row", 1, 400, 2)
+    rows = 0.5 * mechanism.least_rows(2)
+    assert rows > 3.0 * mechanism.unsure_rows(2)
+    total = mechanism.noise(2, np.random.default_rng(0).bytes)
+    total.cross[-1] += int(rows * 0.25 * 2**mechanism.fraction_bits)
+    total.gram[-1, -1] += int(rows * 0.25 * 2**mechanism.fraction_bits)
+    with pytest.raises(InputError, match=r"or with epsilon = 1\d"):
+        PrivateFederation.released(total, mechanism, PublicMap.of_length(400, 1.0))
 
 
 def test_a_group_of_two_clients_is_refused() -> None:

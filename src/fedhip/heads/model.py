@@ -32,7 +32,8 @@ from fedhip.features.reference import BackboneReference
 RIDGE = "ridge"
 #: Where a temperature is to be had, for whoever lacks one.
 NO_TEMPERATURE = (
-    "it is chosen on rows, and kept in the run folder; a federation's server has no rows, so take a site's folder"
+    "it is chosen on rows and kept with them: in the run folder, in a federation in a site's and not in the server's, "
+    "and with differential privacy for each client's own model alone"
 )
 
 _LIFT = "lift_"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Real
 
 from fedhip.errors import InputError
 
@@ -21,21 +22,26 @@ _MARGIN = 1e-9
 
 def require_epsilon(epsilon: object) -> float:
     """ε as a number above 0."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0.0 < epsilon < math.inf:
+    if not 0.0 < (found := _real(epsilon)) < math.inf:
         raise InputError(f"epsilon is {epsilon!r}; give a number above 0, such as 1 (less is more private)")
-    return float(epsilon)
+    return found
 
 
 def require_delta(delta: object, rows: int | None = None) -> float:
     """δ as a number between 0 and 1, and below 1/rows where these are known."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0.0 < delta < 1.0:
+    if not 0.0 < (found := _real(delta)) < 1.0:
         raise InputError(f"delta is {delta!r}; give a number above 0 and below 1/rows, such as 1e-5")
-    if rows is not None and delta * rows >= 1.0:
+    if rows is not None and found * rows >= 1.0:
         raise InputError(
-            f"delta is {delta:g}, and there are {rows:,} rows to protect: at 1/{rows:,} = {1.0 / rows:.1e} or more, "
+            f"delta is {found:g}, and there are {rows:,} rows to protect: at 1/{rows:,} = {1.0 / rows:.1e} or more, "
             f"one may be published whole; give a smaller one, such as {10.0 ** -math.ceil(math.log10(10 * rows)):g}"
         )
-    return float(delta)
+    return found
+
+
+def _real(value: object) -> float:
+    """A number of any type, NumPy's too; what is none is not a number."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def cost(sensitivity: float, sigma: float) -> float:

@@ -152,9 +152,12 @@ class Mechanism:
 
         Their number is known twice, from the matrix and from the classes, and must stand out of its own noise, too.
         """
+        return max(self.edge, 3.0 * self.unsure_rows(num_classes))
+
+    def unsure_rows(self, num_classes: int) -> float:
+        """The deviation of the number of rows, as the noisy sum has it."""
         variance = self.total_sigma**2 / CONSTANT**2
-        unsure = math.sqrt(1.0 / (CONSTANT**2 / variance + 1.0 / (num_classes * variance)))
-        return max(self.edge, 3.0 * unsure)
+        return math.sqrt(1.0 / (CONSTANT**2 / variance + 1.0 / (num_classes * variance)))
 
     def larger_epsilon(self, rows: float, num_classes: int) -> float:
         """About the ε with which the noise weighs no more than so many rows, rounded up to two digits."""
@@ -191,7 +194,7 @@ class Mechanism:
         # Rounding adds half a step to each number at most.
         z = public.clipped(rows) * (1.0 - 0.5 * step * math.sqrt(self.width))
         steps = torch.round(z / step)
-        if bool((steps.square().sum(dim=1) > step**-2).any()):
+        if not bool((steps.square().sum(dim=1) <= step**-2).all()):
             raise StatisticsError("a row is longer than what was agreed, after clipping: this must not happen")
         constant = torch.full_like(steps[:, :1], CONSTANT)
         return torch.cat((steps * step, constant), dim=1)
@@ -224,7 +227,8 @@ class Mechanism:
             f"{_PROTECTS[self.unit].format(who)}{capped} from {others}: all that leaves a {who} is its part of one "
             f"sum, with discrete Gaussian noise of σ = {self.sigma:.3g} over {self.width:,} directions of rows of "
             f"length 1; not covered are {who_is_in}a {who}'s own model, which is made of its own rows and stays with "
-            "it, test rows, and figures measured on either."
+            f"it, test rows, and whatever else is computed from a {who}'s rows without noise, such as how many there "
+            "are and how well a model does on them."
         )
 
     def to_dict(self) -> dict[str, Any]:

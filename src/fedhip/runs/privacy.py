@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.data import read_features
+from fedhip.data import Dataset, FeatureSet, read_features
+from fedhip.data.one_by_one import divide_one_by_one
 from fedhip.data.tables import Description, TableRows
 from fedhip.errors import InputError
 from fedhip.features.backbones import EMBEDDED, embedded_moments
@@ -19,6 +20,8 @@ from fedhip.privacy.accounting import require_delta, require_epsilon
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS, Unit
 from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.simulation.private import PrivacyOptions
+
+_Rows = TypeVar("_Rows", FeatureSet, TableRows)
 
 #: At a larger ε nothing is promised: the chance of anything may differ by a factor of e^ε.
 MOST_EPSILON = 100.0
@@ -68,7 +71,7 @@ class PrivacySettings:
                 "leave it out"
             )
         if "delta" in said:
-            require_delta(said["delta"])
+            said["delta"] = require_delta(said["delta"])
         if said.get("unit", "row") not in UNITS:
             raise InputError(f"unit is {said['unit']!r}; give one of {', '.join(UNITS)}")
         if "clip" in said and "public" in said:
@@ -132,6 +135,14 @@ class PrivacySettings:
             return PublicMoments.from_file(embedded_moments())
         rows = read_features(public).features if isinstance(public, str | Path) else np.asarray(public)
         return PublicMoments.of(rows)
+
+
+def divided_one_by_one(rows: _Rows, seed: int, images: Dataset | None = None) -> _Rows:
+    """The rows with a division by which none decides about another, unless they bring one: as at a site.
+
+    `images` are those that they are features of.
+    """
+    return rows if rows.split is not None else replace(rows, split=divide_one_by_one(images or rows, seed))
 
 
 def with_public_fills(rows: TableRows) -> TableRows:

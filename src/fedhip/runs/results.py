@@ -13,7 +13,8 @@ from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.heads.round import BALANCED
 from fedhip.methods import METHODS, MethodRun
-from fedhip.runs.folder import SCHEMA, head_of
+from fedhip.privacy.mechanism import Mechanism
+from fedhip.runs.folder import PUBLIC, SCHEMA, head_of
 from fedhip.runs.measures import (
     gains_of,
     measured,
@@ -34,6 +35,8 @@ from fedhip.utils.words import count, listed, points
 
 Json = dict[str, Any]
 
+#: The files of a run with differential privacy that follow from the sum and from what is public alone.
+RELEASED = ("total.safetensors", "global.safetensors", PUBLIC)
 TITLES = {
     "auto": "chosen model",
     "majority": "majority class",
@@ -127,6 +130,11 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "examples": [],
         "stale": [],
     }
+
+
+def privacy_entry(mechanism: Mechanism, guarantee: str | None = None) -> Json:
+    """`privacy` of results.json; `released` are the files of a folder that anybody may have."""
+    return {**mechanism.to_dict(), "guarantee": guarantee or mechanism.guarantee, "released": list(RELEASED)}
 
 
 def add_privacy(details: Json) -> None:

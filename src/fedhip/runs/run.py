@@ -31,7 +31,7 @@ from fedhip.heads.choice import AUTO, NARROW, WIDTH
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
 from fedhip.runs.packs.recording import is_many, record_many
-from fedhip.runs.privacy import PrivacySettings, with_public_fills
+from fedhip.runs.privacy import PrivacySettings, divided_one_by_one, with_public_fills
 from fedhip.runs.round.fitting import OF_RIDGES, fit_privately, fit_round, require_private
 from fedhip.runs.round.prepare import Described, columns_given, rows_given
 from fedhip.runs.round.recording import Given, record_round
@@ -198,8 +198,10 @@ def run(
     division = divide(rows, partition, number, owner=client, **given)
     table = None
     if isinstance(rows, TableRows):
-        rows = rows if privacy is None else with_public_fills(rows)
+        rows = rows if privacy is None else divided_one_by_one(with_public_fills(rows), seed)
         rows, table = Described.divided(rows, division)
+    elif privacy is not None:
+        rows = divided_one_by_one(rows, seed)
     wider = lift != NO_LIFT
     widened = None if lift is None or lift == NO_LIFT else LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(

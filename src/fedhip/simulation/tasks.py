@@ -259,8 +259,8 @@ def thresholds_of(clients: Mapping[str, Mapping[str, Any]], client: str | None, 
     known = {name: found for name, found in known.items() if found}
     if not known or (client is not None and client not in known):
         raise InputError(
-            "nothing is known of how far rows left out were from being right: the run was made before there were "
-            "prediction sets, or has no models of clients; run again"
+            "nothing is known of how far rows left out were from being right: the run has differential privacy, under "
+            "which there are no prediction sets, was made before there were any, or has no models of clients"
         )
     if client is None:
         every = zip(*known.values(), strict=True)

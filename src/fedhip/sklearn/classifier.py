@@ -168,8 +168,9 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     answers with the global model; so it does for rows of a client that was never seen in fit.
 
     The fitted estimator, and so its pickle, holds every client's training rows: leave-one-out needs them, and so do
-    `partial_fit` and `forget`. It simulates a federation in one process. To hand on a model without rows, use
-    `models_`.
+    `partial_fit` and `forget`; with `epsilon` it holds none. It simulates a federation in one process. To hand on a
+    model without rows, use `models_`. With `epsilon` anybody may have `global_model_`; a model of `models_` tells of
+    its client's rows.
 
     Examples
     --------
@@ -489,7 +490,8 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.settings_: dict[str, float] = {}
         self.priors_: dict[ClientName, Prior] = {}
         self._misses = {}
-        self.classes_, self._rows, self._declared, self._seen = classes, rows, declared, None
+        # Nothing can be added or taken out any more, so that no row is kept, nor pickled.
+        self.classes_, self._rows, self._declared, self._seen = classes, {}, declared, None
         self.privacy_: dict[str, Any] | None = federation.mechanism.to_dict()
         return self
 

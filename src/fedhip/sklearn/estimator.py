@@ -72,7 +72,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         if groups is None:
             return answer(self.global_model_, F).numpy()
         clients = clients_of(groups, len(X))
-        require_same_kind(clients, self._rows)
+        require_same_kind(clients, self.models_)
         answers = torch.empty((len(X), len(self.global_model_.class_names)), dtype=torch.float64)
         for client in np.unique(clients).tolist():
             rows = torch.from_numpy(clients == client)

@@ -48,7 +48,7 @@ from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
 from fedhip.runs import Run, require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
-from fedhip.runs.privacy import PrivacySettings, with_public_fills
+from fedhip.runs.privacy import PrivacySettings, divided_one_by_one, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
 from fedhip.runs.round.prepare import Described, columns_given
 from fedhip.runs.round.settings import LEFT_OPEN, ROUNDS, RoundSettings, methods_beside
@@ -58,7 +58,7 @@ from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
 from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
-from fedhip.utils.words import percent, size
+from fedhip.utils.words import listed, percent, size
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = (
@@ -296,6 +296,12 @@ def run(args: argparse.Namespace) -> int:
         report=show_progress,
     )
     name, data = load_rows(args, texts)
+    if settings.privacy is not None and isinstance(data, Dataset) and data.window is not None and args.window is None:
+        raise InputError(
+            f"{name} has images of more than 8 bits, and which of their values are black and white would be read off "
+            "all of them: with --epsilon one image more must not change the others; give --window LOW HIGH, as the "
+            "device is known to have it"
+        )
     require_classes(data)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
@@ -305,11 +311,12 @@ def run(args: argparse.Namespace) -> int:
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
+        features = features if settings.privacy is None else divided_one_by_one(features, args.seed, data)
     elif isinstance(data, TableRows):
-        data = data if settings.privacy is None else with_public_fills(data)
+        data = data if settings.privacy is None else divided_one_by_one(with_public_fills(data), args.seed)
         features, table = Described.divided(data, partition)
     else:
-        features = data
+        features = data if settings.privacy is None else divided_one_by_one(data, args.seed)
     made_by = str(backbone) if backbone is not None else "given features" if table is None else table.title
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
@@ -397,6 +404,10 @@ def print_results(results: dict[str, Any], class_names: Sequence[str] = ()) -> N
         print(line)
     if privacy := results.get("privacy"):
         print(privacy["guarantee"])
+        if "released" in privacy and any(method["per_client"] for method in results["methods"].values()):
+            print(
+                f"may be handed out: {listed(privacy['released'])}; all else here is computed from rows without noise"
+            )
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
         print(f"balanced classes: a row weighs from {least} to {most}; the class counts take one more exchange")

@@ -334,8 +334,10 @@ def _write(
 
 def privacy_of(agreement: Agreement, sites: int) -> dict[str, Any]:
     """What results.json says of a sum of so many sites that has noise in it."""
+    from fedhip.runs.results import privacy_entry
+
     found = mechanism_of(agreement).of_survivors(sites)
-    return {"feature_dim": agreement.width, "privacy": {**found.to_dict(), "guarantee": found.sentence("site")}}
+    return {"feature_dim": agreement.width, "privacy": privacy_entry(found, found.sentence("site"))}
 
 
 def configuration(agreement: Agreement) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
-from fedhip.data.partitions.partition import TRAIN_FRACTION
-from fedhip.data.sets.dataset import ImagePaths
+from fedhip.data.one_by_one import divide_one_by_one, row_contents
 from fedhip.data.tables import Description, TableRows, fill, is_table, read_described
 from fedhip.errors import FedHiPError, FedHiPWarning, InputError
 from fedhip.federation.agreement.agreement import Agreement
@@ -71,7 +69,10 @@ class SiteRows:
         chosen = _rows_of(site, data, source)
         labels = _agreed_labels(data, chosen, agreement, policy.class_names)
         if data.split is None and agreement.epsilon is not None:
-            split = _divide_one_by_one(data, chosen, agreement.seed)
+            try:
+                split = divide_one_by_one(data, agreement.seed, np.flatnonzero(chosen))
+            except OSError as error:
+                raise SiteRefusalError(SiteCode.DATA, f"a row cannot be read: {error}") from error
         elif data.split is None:
             # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
             whose = np.full(len(labels), site)
@@ -127,7 +128,7 @@ class SiteRows:
 
     def contents(self) -> tuple[str, Iterator[bytes]]:
         """What the training rows are, whatever becomes of them: bytes for each, and of which kind."""
-        return _contents(self.data, np.flatnonzero(self.chosen)[self.split == 0])
+        return row_contents(self.data, np.flatnonzero(self.chosen)[self.split == 0])
 
     def client(
         self,
@@ -162,37 +163,6 @@ class SiteRows:
         groups = None if self.data.groups is None else group_numbers(self.data.groups[self.chosen])
         together = (None, None) if groups is None else (groups[train], groups[test])
         return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]), *together)
-
-
-def _contents(data: Dataset | FeatureSet | TableRows, rows: NDArray[np.intp]) -> tuple[str, Iterator[bytes]]:
-    """What these rows are: bytes for each, and of which kind."""
-    if not isinstance(data, Dataset):
-        # In float32, as half of all files are: else a copy of the same rows would be other rows.
-        features = data.matrix if isinstance(data, TableRows) else data.features
-        kind = f"{features.shape[1]} features"
-        return kind, (features[row].astype("<f4").tobytes() for row in rows)
-    images = data.images
-    if isinstance(images, ImagePaths):
-        return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
-    return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
-
-
-def _divide_one_by_one(
-    data: Dataset | FeatureSet | TableRows, chosen: NDArray[np.bool_], seed: int
-) -> NDArray[np.int8]:
-    """0 (train) or 1 (test) for each row, by a hash of the row, or of its group's name, and of nothing else.
-
-    With differential privacy a row more must not change what becomes of the others: a division that counts rows would.
-    """
-    rows = np.flatnonzero(chosen)
-    known = _contents(data, rows)[1]
-    if data.groups is not None:
-        known = (str(group).encode("utf-8", "surrogatepass") for group in data.groups[rows])
-    try:
-        drawn = [hashlib.sha256(b"fedhip.division %d\0" % seed + each).digest()[:8] for each in known]
-    except OSError as error:
-        raise SiteRefusalError(SiteCode.DATA, f"a row cannot be read: {error}") from error
-    return np.array([int.from_bytes(each, "big") >= TRAIN_FRACTION * 2.0**64 for each in drawn], np.int8)
 
 
 def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
@@ -300,8 +270,6 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
 
     Columns in units of their own have no common bound but that of any survey (`fedhip.core.exact.columns`).
     """
-    if agreement.epsilon is not None:  # rows are clipped
-        return
     sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
     column = int(sizes.argmax())
     largest = float(sizes[column])
@@ -311,7 +279,8 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
             f"a feature of column {column} is as large as {largest:g} here, and no grid holds more than "
             f"{_LARGEST:.1g}; repair the value, or rescale the column at all sites",
         )
-    if agreement.columns == "plain" and largest > agreement.largest_feature:
+    clipped = agreement.epsilon is not None  # in the sum; a site's own model is of its rows as they are
+    if agreement.columns == "plain" and not clipped and largest > agreement.largest_feature:
         raise SiteRefusalError(
             SiteCode.OVERFLOW,
             f"a feature of column {column} is as large as {largest:g} here, and the agreement allows "

@@ -33,7 +33,7 @@ _FARTHEST = 16.0
 
 def noisy_statistics(inputs: SiteInputs) -> Vector:
     """A site's part: of its training rows, of each unit as many as are agreed on, with its share of the noise."""
-    from fedhip.simulation.private.units import counted_rows
+    from fedhip.simulation.private.units import part_of
 
     agreement, client = inputs.agreement, inputs.client
     mechanism, d = mechanism_of(agreement), len(agreement.classes)
@@ -41,9 +41,7 @@ def noisy_statistics(inputs: SiteInputs) -> Vector:
         raise SiteRefusalError(
             SiteCode.DATA, "the unit is a group, and these rows have none; name the groups, or agree on --unit row"
         )
-    at = counted_rows(client, mechanism)
-    features, labels = (np.asarray(part)[at] for part in client.train)
-    own = mechanism.encoded(inputs.public, features, labels, d, client.name)
+    own = part_of(client, mechanism, inputs.public, d)
     return to_vector(own + mechanism.noise(d, inputs.randomness(to_vector(own))))
 
 

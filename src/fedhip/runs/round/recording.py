@@ -22,7 +22,16 @@ from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
-from fedhip.runs.results import add_balance, add_lift, add_privacy, details_of, refresh, results_of, rival_entry
+from fedhip.runs.results import (
+    add_balance,
+    add_lift,
+    add_privacy,
+    details_of,
+    privacy_entry,
+    refresh,
+    results_of,
+    rival_entry,
+)
 from fedhip.runs.round.examples import worst_examples
 from fedhip.runs.round.fitting import FittedRound
 from fedhip.runs.round.prepare import Described
@@ -119,7 +128,7 @@ def _results(given: Given, fitted: FittedRound, config: Json) -> Json:
     if fitted.privacy is not None:
         results |= {
             "feature_dim": given.features.features.shape[1],
-            "privacy": fitted.privacy.mechanism(given.clients).to_dict(),
+            "privacy": privacy_entry(fitted.privacy.mechanism(given.clients)),
         }
     put_gains(results, [gains_of(each.client, each.tested, fitted.head.method) for each in fitted.outcome.clients])
     return results

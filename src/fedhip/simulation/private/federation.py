@@ -25,7 +25,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Beta
-from fedhip.simulation.private.units import counted_rows
+from fedhip.simulation.private.units import part_of
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class PrivateFederation(Federation):
         """Refuse a sum that the noise buries; by the noisy count, so that this gives nothing away."""
         rows, needed = float(self.sums[0][-1, -1]), self.mechanism.least_rows(self.grid.num_classes)
         if rows < needed:
-            epsilon = self.mechanism.epsilon
+            epsilon, d = self.mechanism.epsilon, self.grid.num_classes
+            # A count that its own noise may have made says nothing of how much more is needed.
+            known = rows > 3.0 * self.mechanism.unsure_rows(d)
+            larger = f"epsilon = {self.mechanism.larger_epsilon(rows, d):g}" if known else "a larger epsilon"
             raise InputError(
                 f"the federation is too small for epsilon = {epsilon:g}: its sum has about {max(rows, 0.0):,.0f} rows, "
-                f"and the noise weighs as much as {needed:,.0f}; with that many rows it would do, or with epsilon = "
-                f"{self.mechanism.larger_epsilon(rows, self.grid.num_classes):g}"
+                f"and the noise weighs as much as {needed:,.0f}; with that many rows it would do, or with {larger}. "
+                "This sum was released, and so its epsilon is spent"
             )
 
     @cached_property
@@ -101,10 +104,7 @@ class PrivateFederation(Federation):
 
     def own_sums(self, client: Client) -> GridStatistics:
         """The client's part of the sum, without noise."""
-        at = counted_rows(client, self.mechanism)
-        features, labels = client.train
-        d = self.grid.num_classes
-        return self.mechanism.encoded(self.public, np.asarray(features)[at], np.asarray(labels)[at], d, client.name)
+        return part_of(client, self.mechanism, self.public, self.grid.num_classes)
 
     def path(self, client: Client) -> PersonalizationPath:
         """All of a client's models: others' rows and noise from the sum, its own as they are, in all directions."""

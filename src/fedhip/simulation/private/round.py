@@ -26,7 +26,7 @@ from fedhip.simulation.options import Alpha, Beta
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.personalization import Personalization, calibration_rows, choose_alpha
 from fedhip.simulation.private.federation import PrivateFederation
-from fedhip.simulation.private.units import PrivacyOptions, counted_rows
+from fedhip.simulation.private.units import PrivacyOptions, part_of
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order
 from fedhip.utils.progress import ReportProgress, silent
@@ -69,10 +69,7 @@ def federate_privately(
     sent: dict[str, str] = {}
 
     def upload(client: Client) -> GridStatistics:
-        at = counted_rows(client, mechanism)
-        features, labels = (np.asarray(part)[at] for part in client.train)
-        own = mechanism.encoded(options.public, features, labels, num_classes, client.name)
-        return own + mechanism.noise(num_classes, randomness)
+        return part_of(client, mechanism, options.public, num_classes) + mechanism.noise(num_classes, randomness)
 
     def uploads() -> Iterator[GridStatistics]:
         for k, (client, own) in enumerate(zip(clients, in_order(upload, clients), strict=True), start=1):

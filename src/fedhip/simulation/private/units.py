@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.core.exact.columns import LIMIT
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 from fedhip.privacy.accounting import require_delta, require_epsilon
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS, Mechanism, Unit
@@ -46,7 +48,7 @@ class PrivacyOptions:
             )
         if self.unit == "group" and any(client.groups is None for client in clients):
             raise InputError("the unit is a group, and rows have none; name the groups (--group), or protect rows")
-        # One of the others may look: its share is no secret to it. A client that is protected as a whole adds nothing.
+        # One of the others may look: its share is no secret to it. That of a client that is a unit is not counted on.
         lost = 2 if self.unit == "client" else 1
         rows = 1 if self.unit_rows is None else self.unit_rows
         return Mechanism(float(self.epsilon), float(self.delta), self.unit, rows, self.public.width, len(clients), lost)
@@ -84,3 +86,23 @@ def counted_rows(client: Client, mechanism: Mechanism) -> NDArray[np.intp]:
     # At random, for rows may be sorted by class.
     drawn = (np.random.default_rng(_ORDER).permutation(at)[: mechanism.unit_rows] for at in of_units)
     return np.sort(np.concatenate(list(drawn)))
+
+
+def part_of(client: Client, mechanism: Mechanism, public: PublicMap, num_classes: int) -> GridStatistics:
+    """A client's part of the sum, without noise: of its training rows, of each unit as many as are agreed on."""
+    require_size(client)
+    at = counted_rows(client, mechanism)
+    features, labels = (np.asarray(part)[at] for part in client.train)
+    return mechanism.encoded(public, features, labels, num_classes, client.name)
+
+
+def require_size(client: Client) -> None:
+    """Refuse numbers that no model of the client's own could be made of, before anything leaves."""
+    features = np.asarray(client.train[0])
+    too_large = np.argwhere(np.abs(features.astype(np.float64, copy=False)) >= LIMIT)
+    if len(too_large):
+        row, column = too_large[0]
+        raise InputError(
+            f"client {client.name!r}: the feature in row {row}, column {column} is {features[row, column]:g}; features "
+            f"may be up to {LIMIT:.1g} in size: rescale the column at all clients, or repair the value"
+        )
