@@ -12,8 +12,9 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core.choice.prior import NO_CHOICE
+from fedhip.features.lifts.kinds import NARROW
 from fedhip.heads import Auto, Lda
-from fedhip.heads.choice import NARROW, PLAIN, choose, describe, in_words
+from fedhip.heads.choice import PLAIN, choose, describe, in_words
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.model import Model
 from fedhip.heads.round import run_head
