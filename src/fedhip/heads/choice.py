@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedhip.core.choice.candidates import HeldOut
 from fedhip.core.choice.selection import FOLDS
 from fedhip.core.exact.columns import Columns
 from fedhip.errors import InputError
@@ -72,7 +73,7 @@ class Tried:
     @property
     def features(self) -> str:
         """What its features are called."""
-        return PLAIN if self.lift is None else f"{self.lift.kind} {self.lift.drawn}"
+        return PLAIN if self.lift is None else features_title(self.lift.kind, self.lift.drawn)
 
     @property
     def mean(self) -> float:
@@ -134,26 +135,9 @@ class Choice:
                 shares = found.shares if found.judged is None else found.judged
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
-            held, usual = found.head.held_out, found.head.usual
-            for at, mean in enumerate(held.means.tolist()):
-                name = name_of(at, found.head.candidates)
-                clients = {"clients": taken.count(name)} if found is best else {}
-                # The others' shares are not known where each is at a place of its own.
-                told = (
-                    {"held_out": mean, "error": None}
-                    if held.shares is None
-                    else _mean_and_error(held.shares[:, at].numpy())
-                )
-                usual_one = {"usual": True} if at == usual else {}
-                entries.append(
-                    {
-                        "features": found.features,
-                        "model": name,
-                        **told,
-                        **usual_one,
-                        **clients,
-                    }
-                )
+            for entry in judged(found.features, found.head.candidates, found.head.held_out, found.head.usual):
+                clients = {"clients": taken.count(entry["model"])} if found is best else {}
+                entries.append(entry | clients)
         unjudged = best.head.unjudged if isinstance(best.head, Auto) else []
         of_choice = [found.traffic for found in self.tried if found is not best]
         return {
@@ -168,6 +152,22 @@ class Choice:
             "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
             "download_bytes_per_client": sum(down for *_, down in of_choice),
         }  # fmt: skip
+
+
+def features_title(lift: str, drawn: int) -> str:
+    """What features are called that have a lift of so many columns beside them."""
+    return f"{lift} {drawn}"
+
+
+def judged(features: str, candidates: Sequence[tuple[str, ...]], held_out: HeldOut, usual: int) -> list[dict[str, Any]]:
+    """For results.json: of candidates on these features the share right, and which of them is everybody's."""
+    entries, shares = [], held_out.shares
+    for at, mean in enumerate(held_out.means.tolist()):
+        # The others' shares are not known where each is at a place of its own.
+        told = {"held_out": mean, "error": None} if shares is None else _mean_and_error(shares[:, at].numpy())
+        entry = {"features": features, "model": name_of(at, candidates), **told}
+        entries.append(entry | ({"usual": True} if at == usual else {}))
+    return entries
 
 
 def _usual_of(found: Tried) -> str:
