@@ -73,7 +73,7 @@ class Tried:
     @property
     def features(self) -> str:
         """What its features are called."""
-        return PLAIN if self.lift is None else features_title(self.lift.kind, self.lift.drawn)
+        return PLAIN if self.lift is None else f"{self.lift.kind} {self.lift.drawn}"
 
     @property
     def mean(self) -> float:
@@ -152,11 +152,6 @@ class Choice:
             "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
             "download_bytes_per_client": sum(down for *_, down in of_choice),
         }  # fmt: skip
-
-
-def features_title(lift: str, drawn: int) -> str:
-    """What features are called that have a lift of so many columns beside them."""
-    return f"{lift} {drawn}"
 
 
 def judged(features: str, candidates: Sequence[tuple[str, ...]], held_out: HeldOut, usual: int) -> list[dict[str, Any]]:

@@ -476,6 +476,13 @@ class Agreement:
         return found
 
     @property
+    def lift_title(self) -> str:
+        """The lift that competes, or did where this is of features with it."""
+        if self.competing_lift is not None:
+            return f"{self.competing_lift} {self.competing_width}"
+        return f"{self.lift} {self.layout.m - self.kept}"
+
+    @property
     def kept(self) -> int:
         """How many of the last columns are the features themselves, beside a lift of them."""
         return self.width if any(map(is_wide, self.members_of_candidates)) else 0

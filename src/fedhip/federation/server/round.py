@@ -302,16 +302,14 @@ class Round:
         if self.agreement.wide is None:
             return nothing, False
         wide, moments = self.agreement.wide, self._sum(MOMENTS, {}, {})
-        title = f"{wide.lift} {wide.layout.m - wide.kept}"
         if not has_rows(self.agreement, moments):
-            self.events.write("fit", f"the lift {title} does not compete: there are {rows_in(moments)} rows")
+            self.events.write("fit", f"the lift {wide.lift_title} does not compete: there are {rows_in(moments)} rows")
             return nothing, False
         if number := objections(self._sum(PRODUCTS, {}, {})):
-            width = wide.layout.m
             self.events.write(
                 "fit",
-                f"the lift {title} does not compete: of {number} sites all others together have fewer rows than the "
-                f"{width} columns there would be",
+                f"the lift {wide.lift_title} does not compete: {number} sites find that all others together have fewer "
+                f"rows than the {wide.layout.m} columns there would be",
             )
             return nothing, False
         self._sum_up(WIDE)
@@ -483,7 +481,7 @@ class Round:
             return {}
         rows = int(wide.layout.counts(self._sum(WIDE.statistics, {}, {})).sum())
         return choice.tried_first(
-            choice.parts_of(arrays[array], wide), wide, rows, *bytes_of(self.agreement, tried_kinds())
+            choice.parts_of(arrays[array], wide), wide, rows, *bytes_of(self.agreement, tried_kinds(self.agreement))
         )
 
     def _total(self) -> Vector:

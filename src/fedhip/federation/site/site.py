@@ -468,7 +468,9 @@ class Site:
             raise SiteRefusalError(SiteCode.ORDER, f"the server {wrong}, and by the shares that it tells it is not so")
         if takes:
             return inputs.wide, {}
-        return inputs, choice.tried_first(parts, agreement, rows, *bytes_of(inputs.agreement, tried_kinds()))
+        return inputs, choice.tried_first(
+            parts, agreement, rows, *bytes_of(inputs.agreement, tried_kinds(inputs.agreement))
+        )
 
     def _choice(self, session: Session, question: Letter, agreement: Agreement) -> ChoiceSums:
         """What models are chosen by; the last of these sums has come with no other question, so it is told."""

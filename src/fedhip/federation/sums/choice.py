@@ -330,14 +330,14 @@ def to_dict(
 def tried_first(parts: Mapping[str, Vector], agreement: Agreement, rows: int, up: int, down: int) -> dict[str, Any]:
     """What is said of candidates with a lift, where those of the features alone are taken; bytes are what it cost."""
     from fedhip.heads.auto import everybodys
-    from fedhip.heads.choice import features_title, judged
+    from fedhip.heads.choice import judged
 
     candidates, held_out = agreement.members_of_candidates, sums_in(parts, agreement).held_out
     assert held_out is not None  # noqa: S101  (all parts came)
-    title = features_title(agreement.lift, agreement.layout.m - agreement.kept)
+    entries = judged(agreement.lift_title, candidates, held_out, everybodys(held_out, candidates, rows))
     return {
-        "candidates": judged(title, candidates, held_out, everybodys(held_out, candidates, rows)),
-        "expected": {title: None},
+        "candidates": entries,
+        "expected": {agreement.lift_title: None},
         "upload_bytes_per_client": up,
         "download_bytes_per_client": down,
     }

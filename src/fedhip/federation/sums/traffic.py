@@ -62,6 +62,6 @@ def takes_lift(asks: Sequence[str]) -> bool:
     return WIDE.statistics.name in asks and STATISTICS.name not in asks
 
 
-def tried_kinds() -> list[SumKind]:
+def tried_kinds(agreement: Agreement) -> list[SumKind]:
     """The sums that candidates with a lift are tried by."""
-    return [PRODUCTS, *WIDE.all]
+    return [kind for kind in (PRODUCTS, *WIDE.all) if kind.count(agreement)]

@@ -78,7 +78,12 @@ def products_vector(inputs: SiteInputs) -> Vector:
     if not has_rows(agreement, moments):
         raise SiteRefusalError(SiteCode.ORDER, "the products are asked for, and there are not the rows for a lift")
     others = rows_in(moments) - len(client.train[1])
-    objects = agreement.has_census and others < wide_of(agreement).layout.m
+    columns = wide_of(agreement).layout.m
+    if objects := agreement.has_census and others < columns:
+        inputs.log(
+            f"the other sites have {others} training rows together, and with a lift there would be {columns} columns: "
+            "this site objects, and no lift competes"
+        )
     own = to_vector(products_of(client, products_encoding(agreement, moments)))
     return np.append(own, np.uint64(objects))
 
