@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core.choice.prior import NO_CHOICE
+from fedhip.errors import ColumnWarning
 from fedhip.features.lifts.kinds import COMPETING_BITS, NARROW
 from fedhip.heads import Auto, Lda
 from fedhip.heads.choice import PLAIN, choose, describe, in_words
@@ -272,11 +273,13 @@ def test_where_no_line_parts_the_classes_a_lift_is_taken_and_said() -> None:
     assert choose(Task(rings(), 2, prior="client"), wider=False).best.lift is None
 
 
-def test_a_row_far_out_changes_no_scale_and_has_room() -> None:
+def test_a_row_far_out_changes_no_scale_and_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid's scale is known before the rows are: by how large they are it would be 2^-32 here."""
+    monkeypatch.setattr("fedhip.heads.choice.COMPETING_WIDTH", 20)
     clients = rings()
     clients[0].train[0][0] = (2000.0, -3000.0)
-    first = choose(Task(clients, 2, prior="client")).tried[0]
+    with pytest.warns(ColumnWarning, match="column 0 goes to 2000"):
+        first = choose(Task(clients, 2, prior="client")).tried[0]
     assert first.head.task.clients[0].train[0].max() > 10.0
     grid = first.head.federation.grid
     assert grid.fraction_bits == COMPETING_BITS

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from fedhip.data.tables.description import Description
-from fedhip.features.lifts.kinds import COMPETING, COMPETING_BITS, KINDS, LANDMARKS, LiftKind
+from fedhip.features.lifts.kinds import COMPETING, KINDS, LANDMARKS, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import fields
 from fedhip.federation.agreement.backbone import backbone_reference, require_reference, to_table
-from fedhip.federation.agreement.columns import require_description
+from fedhip.federation.agreement.columns import check_competing_lift, require_description, terms_with_lift
 from fedhip.federation.agreement.fields import (
     check_fields,
     choice,
@@ -43,7 +43,7 @@ from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
-from fedhip.utils.candidates import KNOWN, for_anybody, is_wide, widened
+from fedhip.utils.candidates import KNOWN, for_anybody, is_wide
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Agreement:
         self._check_encoder()
         self._check_table()
         self._check_head()
-        self._check_competing_lift()
+        check_competing_lift(self)
         self._check_counts()
         check_privacy(self)
         self._check_room()
@@ -393,22 +393,6 @@ class Agreement:
         if not for_anybody(self.members_of_candidates):
             raise SetupError("candidates has none that a site without rows could have; add 'global' or 'lda'")
 
-    def _check_competing_lift(self) -> None:
-        """The lift that competes, and what it cannot go with."""
-        if (self.competing_lift is None) != (self.competing_width is None):
-            raise SetupError("competing_lift and competing_width belong together; give both or neither")
-        if self.competing_lift is None:
-            return
-        for is_so, what, why in (
-            (self.head != "auto", f"the head {self.head!r}", "which chooses nothing"),
-            (self.lift != "none", f"the lift {self.lift!r}", "which all candidates are of"),
-            (self.columns != "sum", f"columns = {self.columns!r}", "and its landmarks need the units of a survey"),
-            (self.beta != "auto", f"beta = {self.beta!r}", "and each of the two has a β of its own"),
-            (self.veto_share is not None, "a veto_share", "and vetoes are of the sum of the features as they are"),
-        ):
-            if is_so:
-                raise SetupError(f"a lift is to compete beside {what}, {why}; leave one of them out (--lift none)")
-
     def _check_counts(self) -> None:
         """threshold ≤ quorum ≤ number of sites, and under masks as many as `least_threshold` says."""
         sites, secure, dishonest = len(self.sites), self.secure_sum, self.dishonest_sites
@@ -464,15 +448,10 @@ class Agreement:
     @cached_property
     def wide(self) -> Agreement | None:
         """What is agreed on features with the competing lift beside them, as of a lift; None where none competes."""
-        if self.competing_lift is None or self.competing_width is None:
+        if self.competing_lift is None:
             return None
         found = copy.copy(self)
-        terms = {
-            "columns": "plain", "fraction_bits": COMPETING_BITS, "competing_lift": None, "competing_width": None,
-            "lift": self.competing_lift, "lift_width": self.competing_width + self.width, "lift_seed": 0,
-            "lift_bandwidth": 1.0, "candidates": tuple(map("+".join, widened(self.members_of_candidates))),
-        }  # fmt: skip
-        found.__dict__.update(terms)
+        found.__dict__.update(terms_with_lift(self))
         return found
 
     @property

@@ -347,10 +347,9 @@ class Round:
         summed = self._sum(self.features.beta, {"sites": self.sums.progress.summed}, {})
         scores = losses_of(summed).reshape(-1, *beta_shape())
         with one_thread():
-            federation = self._federation(0.0)
-            beta, *without = choose_betas(scoring_betas(federation.total), scores[0])
+            beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores[0])
             if agreement.kept:
-                plain = kept_federation(federation, task_of(agreement, ()), 0.0)
+                plain = kept_federation(self._federation(0.0), task_of(agreement, ()), 0.0)
                 self._plain_betas = choose_betas(scoring_betas(plain.total), scores[1])
         return beta, tuple(without)
 

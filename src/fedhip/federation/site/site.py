@@ -91,6 +91,7 @@ _WHAT = {
     FILLS: "sum of values, for the means that fill missing ones",
     MOMENTS: "first sum",
     PRODUCTS: "sum of products, for a lift",
+    WIDE.statistics: "sum of the statistics with a lift",
 }
 #: The step that must have been answered before. Under masks; without them `mask` follows `hello`.
 _AFTER = {
