@@ -29,8 +29,9 @@ from fedhip.core.paired import compare_rows
 from fedhip.data import FeatureSet, feature_set, read_features
 from fedhip.data.federations.named import load_federation
 from fedhip.data.tables import TableRows
+from fedhip.features.lifts.kinds import NARROW
 from fedhip.heads import Head, Lda, Logistic, Ridge
-from fedhip.heads.choice import LOGISTIC_ROUNDS, NARROW, choose
+from fedhip.heads.choice import LOGISTIC_ROUNDS, choose
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head, simulate, tested
 from fedhip.heads.task import Task

@@ -12,8 +12,10 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core.choice.prior import NO_CHOICE
+from fedhip.errors import ColumnWarning
+from fedhip.features.lifts.kinds import COMPETING_BITS, NARROW
 from fedhip.heads import Auto, Lda
-from fedhip.heads.choice import NARROW, PLAIN, choose, describe, in_words
+from fedhip.heads.choice import PLAIN, choose, describe, in_words
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.model import Model
 from fedhip.heads.round import run_head
@@ -269,6 +271,29 @@ def test_where_no_line_parts_the_classes_a_lift_is_taken_and_said() -> None:
     assert WIDE in stored["model"]
     assert found.traffic[1] == sum(each.traffic[1] for each in found.tried)
     assert choose(Task(rings(), 2, prior="client"), wider=False).best.lift is None
+
+
+def test_a_row_far_out_changes_no_scale_and_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid's scale is known before the rows are: by how large they are it would be 2^-32 here."""
+    monkeypatch.setattr("fedhip.heads.choice.COMPETING_WIDTH", 20)
+    clients = rings()
+    clients[0].train[0][0] = (2000.0, -3000.0)
+    with pytest.warns(ColumnWarning, match="column 0 goes to 2000"):
+        first = choose(Task(clients, 2, prior="client")).tried[0]
+    assert first.head.task.clients[0].train[0].max() > 10.0
+    grid = first.head.federation.grid
+    assert grid.fraction_bits == COMPETING_BITS
+    assert grid.num_samples == 320
+    squares = grid.gram.diagonal()[-2:].double() * 2.0**-COMPETING_BITS
+    torch.testing.assert_close(squares, torch.full_like(squares, 320 / 2), rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("rows", [320, 319])
+def test_a_lift_competes_up_to_as_many_rows_as_its_grid_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr("fedhip.heads.choice.COMPETING_ROWS", rows)
+    assert (choose(Task(rings(), 2)).tried[0].lift is not None) == (rows == 320)
 
 
 def test_where_a_line_parts_them_nobody_has_a_lift() -> None:

@@ -98,7 +98,8 @@ class ChoiceSums:
     `discriminant` are losses of LDA's scores, over its temperatures: by them clients judge whose means they take.
     `members` are losses (MEMBER_LOSSES,) over the temperatures of every member. Of every candidate that can have a
     prior, `scales` (C, 2) are squared deviations of its scores and how many they are, and `priors` losses and rows
-    right over priors. `held_out` are the shares right of all candidates.
+    right over priors. `held_out` are the shares right of all candidates. `plain_betas` are β of the features beside a
+    lift, of all rows and without each fold.
     """
 
     discriminant: Tensor | None = None
@@ -106,6 +107,15 @@ class ChoiceSums:
     scales: Tensor | None = None
     priors: Sequence[PriorLosses] | None = None
     held_out: HeldOut | None = None
+    plain_betas: tuple[float, ...] = ()
+
+
+def everybodys(
+    held_out: HeldOut, candidates: Sequence[tuple[str, ...]], rows: int, among: Sequence[int] | None = None
+) -> int:
+    """Everybody's candidate of some: the presumed one, unless another is ahead by more than chance in so many rows."""
+    places = list(range(len(candidates)) if among is None else among)
+    return held_out.best(places, presumed(candidates, places), max(rows, 1))
 
 
 class Auto(Head):
@@ -141,7 +151,8 @@ class Auto(Head):
             temperatures = [choose_temperature(losses, LDA_TEMPERATURES) for losses in every]
         parts: tuple[Part, ...]
         if task.kept:
-            plain = kept_federation(federation, task, None if settings is None else settings["plain_beta"])
+            betas = self._sums.plain_betas if settings is None else (settings["plain_beta"],)
+            plain = kept_federation(federation, task, betas[0] if betas else None, betas[1:])
             before = federation.grid.num_features - task.kept
             parts = (Part(plain, task, "", before, temperatures[0]), Part(federation, task, WIDE, 0, temperatures[1]))
         else:
@@ -163,6 +174,11 @@ class Auto(Head):
         """The members; which of them the federation's model is made of is chosen with the clients, or as it was."""
         _ = federation.common
         return cls(federation, task, None if previous is None else previous.settings)
+
+    @property
+    def plain(self) -> Part:
+        """The members on the features alone."""
+        return self._parts[0]
 
     @property
     def common(self) -> AffineModel:
@@ -367,12 +383,10 @@ class Auto(Head):
         return self._best(None)
 
     def _best(self, among: Sequence[int] | None, held_out: HeldOut | None = None) -> int:
-        """Everybody's candidate of some: the presumed one, unless another is ahead by more than chance."""
+        """Everybody's candidate of some, by what all have told, or by this."""
         told = held_out or self.held_out
         assert told is not None  # noqa: S101  (everybody has told)
-        places = list(range(len(self.candidates)) if among is None else among)
-        rows = max(int(self.federation.grid.counts.sum()), 1)
-        return told.best(places, presumed(self.candidates, places), rows)
+        return everybodys(told, self.candidates, int(self.federation.grid.counts.sum()), among)
 
     @property
     def unjudged(self) -> list[str]:

@@ -19,9 +19,8 @@ from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.root import MOST_BITS, root_bytes
 from fedhip.errors import InputError
 from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
-from fedhip.features.lifts.kinds import PROJECT
+from fedhip.features.lifts.kinds import COMPETING, COMPETING_WIDTH, NARROW, PROJECT
 from fedhip.heads.auto import choosing_bytes
-from fedhip.heads.choice import KIND, NARROW, WIDTH
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.candidates import CANDIDATES, WIDE_CANDIDATES
@@ -61,7 +60,8 @@ def within(budget: int, num_features: int, num_classes: int, rows: Sequence[int]
     plain = 8 * Survey.size(num_features) + upload_bytes(num_features, num_classes) + choosing
     if plain <= budget:
         # Where candidates of the features alone are taken in the end, their own upload comes after that with the lift.
-        wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, sum(rows)) + num_features, num_classes)
+        width = num_features + min(COMPETING_WIDTH, sum(rows))
+        wide = exchange_bytes(COMPETING, num_features) + upload_bytes(width, num_classes)
         wide += 2 * SCORES_BYTES + choosing_bytes(WIDE_CANDIDATES, 2, prior=prior)
         return Within(None, num_features <= NARROW and plain + wide <= budget)
 

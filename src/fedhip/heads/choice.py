@@ -26,9 +26,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedhip.core.choice.candidates import HeldOut
 from fedhip.core.choice.selection import FOLDS
+from fedhip.core.exact.columns import Columns
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.kinds import COMPETING, COMPETING_BITS, COMPETING_ROWS, COMPETING_WIDTH, NARROW
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
@@ -39,18 +41,13 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
-from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
+from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients
 from fedhip.simulation.options import Alpha
 from fedhip.utils.candidates import WIDE, is_wide, name_of
 from fedhip.utils.progress import silent
 
 #: What `--head` takes for the choice.
 AUTO = Auto.name
-#: Up to so many features a lift competes; wider ones are as wide as it would make them.
-NARROW = 256
-#: The lift that competes, and how wide it is at most: no wider than there are training rows.
-KIND: LiftKind = "nystroem-axes"
-WIDTH = 1024
 #: Up to so many training rows of all clients, what is expected is counted by what the other half chooses.
 HALVED = 2048
 #: What the logistic head takes.
@@ -138,26 +135,9 @@ class Choice:
                 shares = found.shares if found.judged is None else found.judged
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
-            held, usual = found.head.held_out, found.head.usual
-            for at, mean in enumerate(held.means.tolist()):
-                name = name_of(at, found.head.candidates)
-                clients = {"clients": taken.count(name)} if found is best else {}
-                # The others' shares are not known where each is at a place of its own.
-                told = (
-                    {"held_out": mean, "error": None}
-                    if held.shares is None
-                    else _mean_and_error(held.shares[:, at].numpy())
-                )
-                usual_one = {"usual": True} if at == usual else {}
-                entries.append(
-                    {
-                        "features": found.features,
-                        "model": name,
-                        **told,
-                        **usual_one,
-                        **clients,
-                    }
-                )
+            for entry in judged(found.features, found.head.candidates, found.head.held_out, found.head.usual):
+                clients = {"clients": taken.count(entry["model"])} if found is best else {}
+                entries.append(entry | clients)
         unjudged = best.head.unjudged if isinstance(best.head, Auto) else []
         of_choice = [found.traffic for found in self.tried if found is not best]
         return {
@@ -172,6 +152,17 @@ class Choice:
             "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
             "download_bytes_per_client": sum(down for *_, down in of_choice),
         }  # fmt: skip
+
+
+def judged(features: str, candidates: Sequence[tuple[str, ...]], held_out: HeldOut, usual: int) -> list[dict[str, Any]]:
+    """For results.json: of candidates on these features the share right, and which of them is everybody's."""
+    entries, shares = [], held_out.shares
+    for at, mean in enumerate(held_out.means.tolist()):
+        # The others' shares are not known where each is at a place of its own.
+        told = {"held_out": mean, "error": None} if shares is None else _mean_and_error(shares[:, at].numpy())
+        entry = {"features": features, "model": name_of(at, candidates), **told}
+        entries.append(entry | ({"usual": True} if at == usual else {}))
+    return entries
 
 
 def _usual_of(found: Tried) -> str:
@@ -219,16 +210,16 @@ def _in_one_round(task: Task, federation: Federation | None, wider: bool) -> lis
     tried: list[Tried] = []
     width = task.clients[0].train[0].shape[1]
     rows = sum(len(client.train[1]) for client in task.training)
-    if wider and width <= NARROW and rows > width:
+    if wider and width <= NARROW and width < rows <= COMPETING_ROWS:
         began = time.perf_counter()
-        plan = LiftSettings(KIND, min(WIDTH, rows), keeps=True).plan(width, task.num_classes)
+        plan = LiftSettings(COMPETING, min(COMPETING_WIDTH, rows), keeps=True).plan(width, task.num_classes)
         lift = plan.draw(task.clients, task.device, task.report)
         clients = lift_clients(lift, task.clients, task.device)
-        # Whatever grid was asked for is that of columns in units of their own.
-        grid = lifted_grid(clients, replace(task.ridge, fraction_bits=None))
+        # Whatever grid was asked for is that of columns in units of their own. Everybody knows this one beforehand.
+        grid = replace(task.ridge, columns=Columns.plain(plan.width), fraction_bits=COMPETING_BITS)
         both = _try(Auto, replace(task, clients=clients, ridge=grid, uploads={}, looked={}, kept=width))
         tried.append(replace(both, plan=plan, lift=lift, seconds=time.perf_counter() - began))
-    if not tried or not any(is_wide(own.choice.name.split("+")) for own, _ in tried[0].owns.values() if own.choice):
+    if not tried or not is_wide(_usual_of(tried[0]).split("+")):
         tried.append(_try(Auto, task, federation))
     return tried
 

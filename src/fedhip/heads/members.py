@@ -91,7 +91,7 @@ class Part:
     ) -> None:
         self.federation, self.prefix, self._before = federation, prefix, before
         if before:
-            clients = [_cut_client(client, before) for client in task.clients]
+            clients = [cut_client(client, before) for client in task.clients]
             task = replace(task, clients=clients, uploads={}, looked={})
         self.task = task
         known = {} if temperature is None else {"temperature": temperature}
@@ -106,7 +106,7 @@ class Part:
     def common(self) -> dict[str, AffineModel]:
         """The federation's own members."""
         found = {GLOBAL: self.federation.common, LDA: self.lda.common}
-        return {self.prefix + name: self._widened(model) for name, model in found.items()}
+        return {self.prefix + name: self.widened(model) for name, model in found.items()}
 
     def members(self) -> dict[str, Members]:
         """Every client's, by its name."""
@@ -123,7 +123,7 @@ class Part:
 
     def discriminant_losses(self, client: Client) -> Tensor:
         """Of LDA's scores of a client's rows left out, over LDA's temperatures."""
-        own = _cut_client(client, self._before) if self._before else client
+        own = cut_client(client, self._before) if self._before else client
         (scores,) = self.lda.left_out(own)["global"].scores
         return torch.tensor(self.lda.losses(scores, torch.tensor(client.train[1])), dtype=torch.float64)
 
@@ -143,9 +143,9 @@ class Part:
         if settings.get(prefix + ALONE):
             alone = replace(federation, grid=own, beta=settings[f"{prefix}penalty"], fold_betas=())
             found[ALONE] = alone.common
-        return {prefix + name: self._widened(model) for name, model in found.items()}
+        return {prefix + name: self.widened(model) for name, model in found.items()}
 
-    def _widened(self, model: AffineModel) -> AffineModel:
+    def widened(self, model: AffineModel) -> AffineModel:
         """On all columns: those that the part is not of weigh nothing."""
         if not self._before:
             return model
@@ -196,7 +196,9 @@ class Part:
         return local_path(client, grid.num_classes, of.standardize, of.intercept, grid.device)
 
 
-def kept_federation(federation: Federation, task: Task, beta: float | None) -> Federation:
+def kept_federation(
+    federation: Federation, task: Task, beta: float | None = None, fold_betas: tuple[float, ...] = ()
+) -> Federation:
     """The sum of the features that a lift keeps as its last columns; β is given, or chosen as for all columns."""
     before, columns = federation.grid.num_features - task.kept, federation.encoding.columns
     encoding = replace(federation.encoding, columns=Columns(columns.offset[before:], columns.exponent[before:]))
@@ -204,9 +206,9 @@ def kept_federation(federation: Federation, task: Task, beta: float | None) -> F
     found = replace(federation, grid=grid, encoding=encoding, beta=0.0, fold_betas=())
     given = task.options.get("beta") if beta is None else beta
     if given is not None:
-        return found.with_beta(given)
+        return found.with_beta(given, fold_betas)
     alpha: Alpha = task.options.get("alpha", "loo")
-    return choose_beta(found, [_cut_client(client, before) for client in task.training], alpha, task.report)
+    return choose_beta(found, [cut_client(client, before) for client in task.training], alpha, task.report)
 
 
 def cut_statistics(statistics: GridStatistics, before: int) -> GridStatistics:
@@ -217,7 +219,7 @@ def cut_statistics(statistics: GridStatistics, before: int) -> GridStatistics:
     return GridStatistics(gram, cross, statistics.counts, statistics.fraction_bits)
 
 
-def _cut_client(client: Client, before: int) -> Client:
+def cut_client(client: Client, before: int) -> Client:
     """A client without the first columns of its rows."""
 
     def cut(rows: LabelledRows) -> LabelledRows:

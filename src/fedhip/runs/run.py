@@ -23,11 +23,11 @@ from fedhip.engines import EngineName, engine_device, on_engine, require_engine
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
-from fedhip.features.lifts.kinds import NO_LIFT, LiftKind
+from fedhip.features.lifts.kinds import COMPETING_WIDTH, NARROW, NO_LIFT, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads.budget import bytes_of
-from fedhip.heads.choice import AUTO, NARROW, WIDTH
+from fedhip.heads.choice import AUTO
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
 from fedhip.runs.packs.recording import is_many, record_many
@@ -356,4 +356,5 @@ def _widest(given: Given) -> int:
     settings, width = given.settings, int(given.features.features.shape[1])
     if settings.lift is not None:
         return settings.lift.plan(width, given.features.num_classes).width
-    return WIDTH + width if given.resolved.head == AUTO and settings.wider and width <= NARROW else width
+    competes = given.resolved.head == AUTO and settings.wider and width <= NARROW
+    return COMPETING_WIDTH + width if competes else width

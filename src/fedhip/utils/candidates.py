@@ -23,8 +23,8 @@ KNOWN: tuple[tuple[str, ...], ...] = (
 
 def widened(candidates: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """With a lift beside the features: the same, and each once more with all its members on both."""
-    *averages, majority = candidates
-    return (*averages, *(_on_both(members) for members in averages), majority)
+    averages = [members for members in candidates if members != (MAJORITY,)]
+    return (*averages, *map(_on_both, averages), *(members for members in candidates if members == (MAJORITY,)))
 
 
 def _on_both(members: tuple[str, ...]) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def test_from_init_to_a_site_that_can_take_part(tmp_path: Path, fed: Path, capsy
         shown = capsys.readouterr().out
         assert "takes part: 3 sites, a, b, c" in shown
         assert "head: auto, 2 classes, 4 features" in shown
-        assert f"sums: 9 ({_CENSUS}, what the columns are like, the statistics, which β is best, " in shown
+        assert f"sums: up to 17 ({_CENSUS}, what the columns are like, the products of columns, for a lift, " in shown
+        assert "a lift competes: each of these stands once more with nystroem-axes 1024 beside the features" in shown
         assert "models are chosen among: ridge, global, lda, alone, global+lda, " in shown
         assert "threshold: 3 of 3 sites unmask a sum" in shown
         assert "refuses a sum of fewer than 3 sites" in shown

@@ -105,7 +105,7 @@ def test_weights_as_a_file_holds_them() -> None:
 def test_what_the_logistic_head_costs_a_site() -> None:
     usual = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3, "fraction_bits": 32}
     agreement = Agreement(**usual, quorum=3, threshold=3, max_rows=9, few_rows=True, head="logistic")  # type: ignore[arg-type]
-    asks = ["temperature", "gradient", "gradient", "penalty"]
+    asks = ["statistics", "temperature", "gradient", "gradient", "penalty"]
     survey, statistics, gradient, weights = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * (4 * 2 + 2 + 2 + 2), 4 * 8
     for columns, first in (("sum", survey), ("plain", 0)):
         assert traffic_of(replace(agreement, columns=columns), "fedhip-logistic", asks) == {  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_what_a_ridge_costs_a_site() -> None:
     survey, statistics, beta, model = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * 6 * 8, 8 * (3 + 1) * 2
 
     def told(agreement: Agreement, method: str, *asks: str) -> tuple[int, ...]:
-        return tuple(traffic_of(agreement, method, asks).values())
+        return tuple(traffic_of(agreement, method, ["statistics", *asks]).values())
 
     for method in ("global", "fedhip"):
         assert told(three, method, "beta") == (3, survey + statistics + beta, survey + statistics)

@@ -98,13 +98,13 @@ def test_a_given_alpha_is_one_model() -> None:
 def test_what_priors_cost_a_site() -> None:
     agreed, statistics = agreement(columns="plain", beta=1.0), 8 * (6 + 6 + 2)
     losses = 8 * (2 * PLACES * (2 + len(PRIOR_ALPHAS)) + 3)
-    assert traffic_of(agreed, "fedhip", ["prior"]) == {
+    assert traffic_of(agreed, "fedhip", ["statistics", "prior"]) == {
         "rounds": 2,
         "upload_bytes_per_client": statistics + losses,
         "download_bytes_per_client": statistics + losses,
     }
     agreed, losses, head = agreement(head="logistic", columns="plain"), 8 * (2 * PLACES * 3 + 3), 8 * 4 * 2
-    found = traffic_of(agreed, "fedhip-logistic", ["temperature", "gradient", "scale", "prior"])
+    found = traffic_of(agreed, "fedhip-logistic", ["statistics", "temperature", "gradient", "scale", "prior"])
     gradient = 8 * (4 * 2 + 2 + 2 + 2)
     assert found == {
         "rounds": 5,

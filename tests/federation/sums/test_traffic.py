@@ -28,14 +28,14 @@ def agreement(**settings: Any) -> Agreement:
 
 
 def asks(agreed: Agreement) -> list[str]:
-    """The sums after that of the statistics."""
+    """The sums behind models."""
     prior = agreed.prior == "client"
     if agreed.head == "ridge":
-        return ["beta"] * agreed.chooses_beta + ["prior"] * prior
+        return ["statistics"] + ["beta"] * agreed.chooses_beta + ["prior"] * prior
     if agreed.head == "lda":
-        return ["temperature", "scale", "prior"] * prior
+        return ["statistics"] + ["temperature", "scale", "prior"] * prior
     gradients = int(agreed.gradient_rounds or 0)
-    return ["temperature", *["gradient"] * gradients, "penalty", *["scale", "prior"] * prior]
+    return ["statistics", "temperature", *["gradient"] * gradients, "penalty", *["scale", "prior"] * prior]
 
 
 def run(agreed: Agreement) -> dict[str, tuple[int, int]]:
@@ -77,7 +77,7 @@ def test_a_run_tells_what_a_federation_tells(settings: dict[str, Any], prior: st
 
 
 def test_a_federation_with_masks_adds_a_census() -> None:
-    plain, masked = (traffic_of(agreement(few_rows=few), "fedhip", ["beta"]) for few in (True, False))
+    plain, masked = (traffic_of(agreement(few_rows=few), "fedhip", ["statistics", "beta"]) for few in (True, False))
     assert {way: masked[way] - plain[way] for way in (UP, DOWN)} == {UP: 8 * len(CLASSES), DOWN: 8 * len(CLASSES)}
 
 

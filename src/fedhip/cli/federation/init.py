@@ -120,6 +120,7 @@ def init(args: argparse.Namespace) -> int:
     """Make a federation."""
     from fedhip.federation.agreement.init import init as make
     from fedhip.federation.operations.serving import write_endpoint
+    from fedhip.federation.sums.statistics import plan_of
 
     fields = [option.name for table in ("features", "round") for option in options_of(Agreement, table)]
     given = {name: getattr(args, name) for name in (*fields, "port", "days", "make_keys", "auditor")}
@@ -128,6 +129,8 @@ def init(args: argparse.Namespace) -> int:
     settings |= _lift(args, settings) | _columns(args)
     weights: Path | None = settings.pop("weights", None)
     made = make(args.directory, **settings)
+    if made.agreement.wide is not None:
+        note(f"a lift competes (--lift none leaves it out): {plan_of(made.agreement.wide).price}")
     try:
         write_endpoint(made.directory, made.address)
         if weights is not None:
@@ -184,7 +187,7 @@ def _sites_in_json(made: InitSummary) -> dict[str, dict[str, str]]:
 def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     """The lift of the agreement, its price said before anybody pays it."""
     if (wanted := lift_settings(args)) is None:
-        return {}
+        return {} if args.lift is None else {"lift": args.lift}
     plan = wanted.plan(settings["width"], len(settings["classes"]))
     plan.require_memory(0)  # of the server
     note(plan.price)

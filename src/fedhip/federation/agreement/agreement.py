@@ -8,17 +8,19 @@ so that a comment or another order of lines changes nothing, and any value does.
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from fedhip.data.tables.description import Description
-from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
+from fedhip.features.lifts.kinds import COMPETING, KINDS, LANDMARKS, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import fields
 from fedhip.federation.agreement.backbone import backbone_reference, require_reference, to_table
-from fedhip.federation.agreement.columns import require_description
+from fedhip.federation.agreement.columns import check_competing_lift, require_description, terms_with_lift
 from fedhip.federation.agreement.fields import (
     check_fields,
     choice,
@@ -41,7 +43,7 @@ from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
-from fedhip.utils.candidates import KNOWN, for_anybody
+from fedhip.utils.candidates import KNOWN, for_anybody, is_wide
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ COLUMNS: tuple[ColumnsOption, ...] = get_args(ColumnsOption)
 PRIORS: tuple[PriorOption, ...] = get_args(PriorOption)
 UNITS: tuple[UnitOption, ...] = get_args(UnitOption)
 LIFT_FIELDS = ("lift", "lift_width", "lift_seed", "lift_bandwidth")
+COMPETING_FIELDS = ("competing_lift", "competing_width")
 
 #: As many as `fedhip run` asks of the logistic head.
 DEFAULT_GRADIENT_ROUNDS = 5
@@ -138,7 +141,9 @@ class Agreement:
     `few_rows` leaves out the census, a sum of the rows of each class before any other: by it a site goes on only if the
     others have at least as many rows as there are features, for of fewer a sum can be taken apart.
 
-    `candidates` are what the head "auto" chooses among, by name (`fedhip.utils.candidates`), from the simplest.
+    `candidates` are what the head "auto" chooses among, by name (`fedhip.utils.candidates`), from the simplest. With a
+    `competing_lift`, `competing_width` wide, each with members stands once more with all of them on the features and
+    the lift beside these (`wide`), where there are rows enough (`fedhip.federation.sums.wide`).
 
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
@@ -167,6 +172,8 @@ class Agreement:
     lift_width: int | None = declare("features", default=None, absent=None)
     lift_seed: int | None = declare("features", default=None, absent=None)
     lift_bandwidth: float | None = declare("features", default=None, absent=None)
+    competing_lift: Literal["nystroem-axes"] | None = declare("features", choice(COMPETING), default=None, absent=None)
+    competing_width: int | None = declare("features", whole(1, 1 << 20), default=None, absent=None)
     encoder_digest: str | None = declare("features", _sha256, default=None, absent=None)
     encoder_size: int | None = declare("features", whole(1, LARGEST_ENCODER), default=None, absent=None)
     backbone: BackboneReference | None = declare(
@@ -274,6 +281,7 @@ class Agreement:
         self._check_encoder()
         self._check_table()
         self._check_head()
+        check_competing_lift(self)
         self._check_counts()
         check_privacy(self)
         self._check_room()
@@ -437,6 +445,27 @@ class Agreement:
             return Layout(self.directions + 1, len(self.classes))
         return Layout(self.lift_width or self.width, len(self.classes))
 
+    @cached_property
+    def wide(self) -> Agreement | None:
+        """What is agreed on features with the competing lift beside them, as of a lift; None where none competes."""
+        if self.competing_lift is None:
+            return None
+        found = copy.copy(self)
+        found.__dict__.update(terms_with_lift(self))
+        return found
+
+    @property
+    def lift_title(self) -> str:
+        """The lift that competes, or did where this is of features with it."""
+        if self.competing_lift is not None:
+            return f"{self.competing_lift} {self.competing_width}"
+        return f"{self.lift} {self.layout.m - self.kept}"
+
+    @property
+    def kept(self) -> int:
+        """How many of the last columns are the features themselves, beside a lift of them."""
+        return self.width if any(map(is_wide, self.members_of_candidates)) else 0
+
     @property
     def methods(self) -> tuple[str, ...]:
         """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head.
@@ -472,9 +501,10 @@ class Agreement:
     def sharers(self) -> int:
         """How many times a site's own numbers must fit on the grid; once, where units are of the survey of all rows.
 
-        Such units leave room for the sum of all (`fedhip.core.exact.columns`), whoever has most of it.
+        Such units leave room for the sum of all (`fedhip.core.exact.columns`), whoever has most of it; so do those of
+        features beside a lift (`fedhip.features.lifts.kinds`).
         """
-        return 1 if self.columns == "sum" and self.lift == "none" else len(self.sites)
+        return 1 if (self.columns == "sum" and self.lift == "none") or self.kept else len(self.sites)
 
     @property
     def chooses_beta(self) -> bool:

@@ -24,7 +24,7 @@ from cryptography.x509 import Certificate
 
 from fedhip.core.exact.columns import COLUMN_BITS
 from fedhip.core.exact.fixedpoint import fraction_bits_for
-from fedhip.features.lifts.kinds import LANDMARKS
+from fedhip.features.lifts.kinds import COMPETING, COMPETING_WIDTH, LANDMARKS, NARROW
 from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import LIFTS, Agreement
@@ -71,7 +71,7 @@ def draft(**values: Any) -> Agreement:
     scale is then that of `fedhip run`. With columns="plain" all have the same, and `largest_feature` decides the scale:
     16 is about twice what the packaged encoder gives on sketches. A site with a larger feature is refused before it
     sends anything. Models are chosen (`head="auto"`), as in `fedhip run`, unless a head is named, or what only a ridge
-    has.
+    has; of narrow features a lift competes then, unless something is said of lifts, columns or vetoes.
     """
     given = {name: value for name, value in values.items() if value is not None}
     sites, lift = require_site_names(given["sites"]), choice(*LIFTS)("lift", given.get("lift", "none"))
@@ -101,7 +101,10 @@ def draft(**values: Any) -> Agreement:
         ridges_own = not (given.get("standardize", True) and given.get("intercept", True))
         ridges_own |= given.get("beta", "auto") != "auto" or "epsilon" in given
         head = "ridge" if ridges_own else "auto"
-    chosen = {"prior": "client", "candidates": names} if head == "auto" else {}
+    chosen: dict[str, Any] = {"prior": "client", "candidates": names} if head == "auto" else {}
+    usual = columns == "sum" and given.get("beta", "auto") == "auto" and not {"lift", "veto_share"} & given.keys()
+    if chosen and usual and given["width"] <= NARROW:
+        chosen |= {"competing_lift": COMPETING, "competing_width": COMPETING_WIDTH}
     given = {**chosen, **given, "head": head}
     derived = {"columns": columns, "fraction_bits": bits, "quorum": quorum, "threshold": threshold, "max_rows": rows}
     classes = tuple(map(same_class, require_class_names(given["classes"])))

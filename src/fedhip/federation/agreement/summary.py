@@ -19,10 +19,15 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
         f"federation: {agreement.name}; this site is {site!r}",
         f"takes part: {n} sites, {', '.join(agreement.sites)}",
         f"head: {agreement.head}, {len(agreement.classes)} classes, {agreement.width} features{backbone}",
-        f"sums: {'up to ' if GRADIENT in sums else ''}{sum(sums.values())} ({listed})",
+        f"sums: {'up to ' if GRADIENT in sums or agreement.wide is not None else ''}{sum(sums.values())} ({listed})",
     ]
     if agreement.candidates is not None:
         said.append(f"models are chosen among: {', '.join(agreement.candidates)}")
+    if agreement.wide is not None:
+        said.append(
+            f"a lift competes: each of these stands once more with {agreement.lift_title} beside the features, where "
+            "there are rows enough for that many columns"
+        )
     if agreement.table is not None:
         names = ", ".join(f"{column.name} ({column.kind})" for column in agreement.table.used)
         said.append(f"columns: {names}; predicted: {agreement.table.labels[0]}")

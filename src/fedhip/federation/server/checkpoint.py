@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation.errors import SetupError
-from fedhip.federation.sums.table import KINDS, STATISTICS
+from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.table import KINDS, TOTALS
 from fedhip.utils.files import private_folder, write_private
 
 SCHEMA = 2
@@ -71,9 +72,14 @@ class RoundProgress:
         return [record.ask for record in self.sums]
 
     @property
+    def total(self) -> SumKind | None:
+        """The latest sum of statistics: that of the features alone may follow one with a lift."""
+        return next((kind for kind in reversed(TOTALS) if kind.name in self.asks), None)
+
+    @property
     def summed(self) -> list[str]:
         """The sites in the sum of the statistics."""
-        return next((record.sites for record in self.sums if record.ask == STATISTICS.name), [])
+        return [] if self.total is None else self.sums[self.asks.index(self.total.name)].sites
 
     @property
     def without_model(self) -> list[str]:

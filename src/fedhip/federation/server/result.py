@@ -15,7 +15,8 @@ from fedhip.federation.errors import MessageError
 from fedhip.federation.server.checkpoint import RoundProgress
 from fedhip.federation.site.personalization import configuration, privacy_of
 from fedhip.federation.sums.statistics import plan_of
-from fedhip.federation.sums.traffic import after_statistics, traffic_of
+from fedhip.federation.sums.traffic import of_models, takes_lift, traffic_of
+from fedhip.federation.sums.wide import wide_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def write_result(
                 for site, answer in sorted(reported.items())
             ],
             "seconds": 0.0,
-            **traffic_of(agreement, method, after_statistics(progress.asks)),
+            **traffic_of(agreement, method, of_models(progress.asks)),
         }
     config = configuration(agreement)
     title = f"{agreement.name} · {len(sites)} sites · {federation.grid.num_features} wide"
@@ -69,7 +70,7 @@ def write_result(
         "num_classes": len(agreement.classes),
         "feature_dim": federation.grid.num_features,
         "beta": federation.beta,
-        "fraction_bits": agreement.fraction_bits,
+        "fraction_bits": federation.grid.fraction_bits,
         "standardize": agreement.standardize,
         "intercept": agreement.intercept,
         "only_local_classes": agreement.only_local_classes,
@@ -93,7 +94,8 @@ def write_result(
     if verdict is not None:
         results["verdict"] = asdict(verdict)
     if model.lift is not None:
-        add_lift(results, plan_of(agreement).to_dict(model.lift))
+        terms = wide_of(agreement) if takes_lift(progress.asks) else agreement
+        add_lift(results, plan_of(terms).to_dict(model.lift))
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),

@@ -41,30 +41,39 @@ from fedhip.federation.server.sums import RoundSums
 from fedhip.federation.site.encoder import EncoderFile, Presence
 from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
 from fedhip.federation.sums import choice
-from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, head_to_message, logistic_model
-from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.head import (
+    federation_of_sites,
+    fit_choice,
+    fit_head,
+    head_to_message,
+    logistic_model,
+    task_of,
+)
+from fedhip.federation.sums.kind import ModelSums, SumKind
 from fedhip.federation.sums.priors import scale_of_sum
 from fedhip.federation.sums.private import released
 from fedhip.federation.sums.ridge import beta_shape
-from fedhip.federation.sums.statistics import encoding_of, lift_of
+from fedhip.federation.sums.statistics import encoding_of, lift_of, rows_in
 from fedhip.federation.sums.table import (
-    BETA,
     CENSUS,
-    CHOICE,
     FILLS,
     MOMENTS,
+    PLAIN,
     PRIOR,
+    PRODUCTS,
     SCALE,
-    STATISTICS,
     TEMPERATURE,
     VETO,
-    sums_before_head,
+    WIDE,
+    sums_before,
     sums_follow,
 )
 from fedhip.federation.sums.tables import filled_table
+from fedhip.federation.sums.traffic import bytes_of, tried_kinds
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of
 from fedhip.federation.sums.veto import ARRAY as VETOES
 from fedhip.federation.sums.veto import is_stopped, verdict_of
+from fedhip.federation.sums.wide import has_rows, lift_by, objections, wide_of
 from fedhip.federation.transport.exchange import Exchange, SiteReply
 from fedhip.federation.transport.wire import (
     SESSION_BYTES,
@@ -80,6 +89,7 @@ from fedhip.federation.transport.wire import (
 
 if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
     from fedhip.heads.model import Model
     from fedhip.simulation.federation import Federation
@@ -97,11 +107,16 @@ class Round:
         self.state = folder / "state"
         self.out = self.state / "result"
         self.checkpoint = RoundCheckpoint(self.state / "checkpoint")
-        self.layout = agreement.layout
+        self.features = PLAIN
         nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), RoundStep.HELLO)
         self.cohort = SiteCohort(agreement, roster, exchange, self.state, nobody)
         self.events = self.cohort.events
         self.verdict: Verdict | None = None
+
+    @property
+    def terms(self) -> Agreement:
+        """What was agreed on, of the features that sums are of now: with a lift that competes beside them, or alone."""
+        return self.agreement if self.features is PLAIN else wide_of(self.agreement)
 
     @classmethod
     def open(cls, folder: Path, make_exchange: Callable[[float], Exchange]) -> Round:
@@ -149,17 +164,21 @@ class Round:
         self.sums = RoundSums(self.cohort, self.checkpoint, progress)
         if progress.stage is SumState.MASKED:
             self.sums.unmask()
-        for kind in sums_before_head(self.agreement):
+        for kind in sums_before(self.agreement):
             total = self.sums.get(kind)
             if kind is CENSUS and total is not None:
                 rows, sites = sum(map(int, total)), len(self.cohort.nodes)
-                self.events.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
-        del total
-        self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
-        self._require_no_veto()
+                width = self.agreement.layout.m
+                self.events.write("census", f"{rows} rows, of {sites} sites, and {width} features")
+        tried, taken = self._try_lift()
+        if not taken:
+            self._sum_up(PLAIN)
+            self._require_no_veto()
         fitted, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
-        self._beta = self._choose_beta()
-        message = self._message_to_sites(fitted)
+        if not taken:
+            self._beta = self._choose_beta()
+        message = tried if taken else self._message_to_sites(fitted)
+        message = message[0], {**tried[1], **message[1]}
         if sums_follow(self.agreement):
             self.cohort.gather(progress.summed, RoundStep.PERSONALIZE, wait=False)  # also who left, if it is back
         self._personalize(progress, fitted, message, notes)
@@ -281,13 +300,51 @@ class Round:
         units = self._encoding.columns.standardization
         return logistic_model(fitted.run(), self.agreement, self._summed().digest(), units), fitted.fit.notes
 
+    def _sum_up(self, features: ModelSums) -> None:
+        """The statistics of the features alone, or with the lift beside them."""
+        self.features = features
+        self._sum(features.statistics, {}, {})
+        self._encoding = encoding_of(self.terms, self._sum(MOMENTS, {}, {}) if MOMENTS.count(self.agreement) else None)
+
+    def _try_lift(self) -> tuple[tuple[Body, Arrays], bool]:
+        """The sums with the lift that competes, if one does; and whether models are taken that have it."""
+        nothing: tuple[Body, Arrays] = ({}, {})
+        if self.agreement.wide is None:
+            return nothing, False
+        wide, moments = self.agreement.wide, self._sum(MOMENTS, {}, {})
+        if not has_rows(self.agreement, moments):
+            self.events.write("fit", f"the lift {wide.lift_title} does not compete: there are {rows_in(moments)} rows")
+            return nothing, False
+        if number := objections(self._sum(PRODUCTS, {}, {})):
+            self.events.write(
+                "fit",
+                f"the lift {wide.lift_title} does not compete: {number} sites find that all others together have fewer "
+                f"rows than the {wide.layout.m} columns there would be",
+            )
+            return nothing, False
+        self._sum_up(WIDE)
+        self._beta = self._choose_beta()
+        message = self._choice_message()
+        rows = int(wide.layout.counts(self._total()).sum())
+        parts = choice.parts_of(message[1][self._array], wide)
+        return message, choice.takes_lift(parts, wide, rows)
+
+    @property
+    def _array(self) -> str:
+        """Where the sums that models are chosen by travel."""
+        return choice.prefix(self.terms) + choice.ARRAY
+
     def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
-        """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
+        """β, and those without each fold: by the sites' sum over the grid, where that is agreed on.
+
+        With a lift that competes those of the features alone are chosen too.
+        """
         from fedhip.core.ridge.regularization import choose_betas
+        from fedhip.heads.members import kept_federation
         from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
-        agreement = self.agreement
+        agreement = self.terms
         if agreement.epsilon is not None:
             return self._federation(0.0).beta, ()
         if not agreement.chooses_beta:
@@ -297,9 +354,13 @@ class Round:
                 federation = self._federation(0.0)
                 gcv = agreement.beta == "gcv"
                 return (federation.beta_path().minimize_gcv() if gcv else float(agreement.beta)), ()
-        scores = losses_of(self._sum(BETA, {"sites": self.sums.progress.summed}, {})).reshape(beta_shape())
+        summed = self._sum(self.features.beta, {"sites": self.sums.progress.summed}, {})
+        scores = losses_of(summed).reshape(-1, *beta_shape())
         with one_thread():
-            beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores)
+            beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores[0])
+            if agreement.kept:
+                plain = kept_federation(self._federation(0.0), task_of(agreement, ()), 0.0)
+                self._plain_betas = choose_betas(scoring_betas(plain.total), scores[1])
         return beta, tuple(without)
 
     def _message_to_sites(self, fitted: Model | None) -> tuple[Body, Arrays]:
@@ -323,19 +384,22 @@ class Round:
             losses = losses_of(self._sum(TEMPERATURE, body, arrays))
             body["temperature"] = choose_temperature(losses, TEMPERATURES)
         if agreement.head != "ridge":
-            rows = int(self.layout.counts(self._total()).sum())
-            body["scale"] = scale_of_sum(self._sum(SCALE, body, arrays), rows, self.layout.d)
+            layout = agreement.layout
+            rows = int(layout.counts(self._total()).sum())
+            body["scale"] = scale_of_sum(self._sum(SCALE, body, arrays), rows, layout.d)
         return body, {**arrays, "priors": self._sum(PRIOR, body, arrays)}
 
     def _choice_message(self) -> tuple[Body, Arrays]:
         """β, and the sums that models are chosen by: each is asked for with those before it."""
         beta, folds = self._beta
         body: Body = {"beta": beta, **{f"beta-{fold}": value for fold, value in enumerate(folds)}}
+        if self.terms.kept:
+            body |= choice.plain_betas_body(self._plain_betas)
         arrays: Arrays = {}
-        for kind in CHOICE:
+        for kind in self.features.choice:
             if kind.count(self.agreement):
                 found = self._sum(kind, body, arrays)
-                arrays = {choice.ARRAY: np.concatenate((*arrays.values(), found))}
+                arrays = {self._array: np.concatenate((*arrays.values(), found))}
         return body, arrays
 
     def _sum(self, kind: SumKind, body: Body, arrays: Arrays) -> Vector:
@@ -361,7 +425,7 @@ class Round:
         if self.verdict is not None:
             arrays[VETOES] = self._sum(VETO, {}, {})
         if sums_follow(self.agreement):
-            body["sum"] = str(self.sums.digest(STATISTICS))
+            body["sum"] = str(self.sums.digest(self.features.statistics))
         else:
             arrays["total"] = self._total()
 
@@ -393,36 +457,50 @@ class Round:
         """The sum, the federation's model, and what was chosen, if anything was. Only a ridge has a β."""
         from fedhip.runs.models import global_model
 
-        agreement = self.agreement
-        lift = None if agreement.lift == "none" else lift_of(self._sum(MOMENTS, {}, {}), agreement)
+        agreement, lift = self.terms, None
+        if self.features is WIDE:
+            lift = lift_by(self._sum(MOMENTS, {}, {}), self._sum(PRODUCTS, {}, {}), self.agreement)
+        elif agreement.lift != "none":
+            lift = lift_of(self._sum(MOMENTS, {}, {}), agreement)
         federation = self._federation(*self._beta)
         described = filled_table(agreement, self._sum(FILLS, {}, {}) if FILLS.count(agreement) else None)
         table = None if described is None else described.to_dict()
         if fitted is not None:
             return federation, replace(fitted, lift=lift, table=table), None
-        head, chosen = self._head(federation, arrays)
+        head, chosen = self._head(federation, arrays, lift)
         model = global_model(federation, agreement.classes, agreement.backbone, head, lift, table=table)
         if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more
             federation.release()
         return federation, model, chosen
 
-    def _head(self, federation: Federation, arrays: Arrays) -> tuple[Head, dict[str, Any] | None]:
+    def _head(self, federation: Federation, arrays: Arrays, lift: Lift | None) -> tuple[Head, dict[str, Any] | None]:
         """The agreed head, and what was chosen by the sums in these arrays, if it is one that chooses."""
-        agreement = self.agreement
+        agreement = self.terms
         if agreement.head != "auto":
             return fit_head(federation, agreement), None
-        sums = choice.sums_in(choice.parts_of(arrays[choice.ARRAY], agreement), agreement)
+        betas = tuple(self._plain_betas) if agreement.kept else ()
+        sums = choice.sums_in(choice.parts_of(arrays[self._array], agreement), agreement, betas)
         head = fit_choice(federation, agreement, (), sums)
-        return head, choice.to_dict(head)
+        return head, choice.to_dict(head, lift=lift if agreement.kept else None, before=self._tried(arrays))
+
+    def _tried(self, arrays: Arrays) -> dict[str, Any]:
+        """What is said of candidates with the lift, where those of the features alone are taken."""
+        wide, array = self.agreement.wide, choice.WIDE + choice.ARRAY
+        if wide is None or self.features is WIDE or array not in arrays:
+            return {}
+        rows = int(wide.layout.counts(self._sum(WIDE.statistics, {}, {})).sum())
+        return choice.tried_first(
+            choice.parts_of(arrays[array], wide), wide, rows, *bytes_of(self.agreement, tried_kinds(self.agreement))
+        )
 
     def _total(self) -> Vector:
         """The sum of the statistics as it was kept."""
-        return self._sum(STATISTICS, {}, {})
+        return self._sum(self.features.statistics, {}, {})
 
     def _summed(self) -> GridStatistics:
-        return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
+        return from_vector(self._total(), self.terms.layout, self.terms.fraction_bits)
 
     def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
         if self.agreement.epsilon is not None:  # β follows from the noise
             return released(self.agreement, self._summed(), len(self.sums.progress.summed), public_of(self.agreement))
-        return federation_of_sites(self.agreement, self._summed(), beta, self._encoding, fold_betas)
+        return federation_of_sites(self.terms, self._summed(), beta, self._encoding, fold_betas)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedhip.errors import ColumnError, GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.secure_sum import Collector
@@ -19,12 +21,16 @@ from fedhip.federation.server.cohort import SiteCohort
 from fedhip.federation.status_codes import ServerCode
 from fedhip.federation.sums.kind import SumContext, SumKind
 from fedhip.federation.sums.logistic import model_bytes
-from fedhip.federation.sums.table import FILLS, KINDS, MOMENTS, STATISTICS
+from fedhip.federation.sums.table import FILLS, KINDS, MOMENTS, PRODUCTS, TOTALS
 from fedhip.federation.sums.vector import Vector, as_bytes, digest_of, from_bytes, require_length
 from fedhip.federation.transport.wire import Arrays, Body, by_site
 
 if TYPE_CHECKING:
     from fedhip.core.logistic.sums import GridModel
+
+
+#: What a question names, the latest of these that there is.
+_SHARED = (*reversed(TOTALS), PRODUCTS, MOMENTS, FILLS)
 
 
 @dataclass
@@ -86,7 +92,11 @@ class RoundSums:
 
     def _about(self) -> str:
         """Which sum the next is about, by its digest: the latest of those that all others depend on."""
-        return next((found for kind in (STATISTICS, MOMENTS, FILLS) if (found := self.digest(kind)) is not None), "")
+        return next((found for kind in _SHARED if (found := self.digest(kind)) is not None), "")
+
+    def _bound_to(self, *kinds: SumKind) -> str | None:
+        """The digests of those sums that there are, as a site has them (`Session.bound_to`)."""
+        return "\n".join(found for kind in kinds if (found := self.digest(kind)) is not None) or None
 
     def _wanted(self, kind: SumKind, body: Body, arrays: Arrays) -> Wanted:
         """The question of a sum, with the sum before where that is shared."""
@@ -111,7 +121,7 @@ class RoundSums:
                     raise MessageError(str(error)) from error
             return vector
 
-        return Wanted(require, body, arrays, self.digest(MOMENTS), self.digest(STATISTICS))
+        return Wanted(require, body, arrays, self._bound_to(MOMENTS, PRODUCTS), self._bound_to(*TOTALS))
 
     def _collect(self, kind: SumKind, wanted: Wanted, model: GridModel | None) -> SumRecord:
         """The sum, under masks or plain, and who is in it, as the latest of the progress."""
@@ -150,7 +160,7 @@ class RoundSums:
                 self._keep(collector=None)
             raise
         except CheatedError as error:
-            if STATISTICS.name not in progress.asks[:-1]:
+            if not any(total.name in progress.asks[:-1] for total in TOTALS):
                 raise  # a new session begins without the site
             self.cohort.drop("unmask", error.site, ServerCode.CHEATED)
             self.cohort.events.write(
@@ -170,8 +180,9 @@ class RoundSums:
         """Refuse a sum that no rows have: under masks it is all that can be looked at."""
         progress = self.progress
         agreement, counts = self.cohort.agreement, None
-        if kind is not STATISTICS and STATISTICS.name in progress.asks:
-            counts = agreement.layout.counts(self.kept(1 + progress.asks.index(STATISTICS.name))).copy()
+        if kind not in TOTALS and (total_of := progress.total) is not None:
+            vector = self.kept(1 + progress.asks.index(total_of.name))
+            counts = vector[-agreement.layout.d :].view(np.int64).copy()
         try:
             kind.check_sum(total, SumContext(agreement, counts, record.sites == progress.summed, len(record.sites)))
         except ColumnError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,12 @@ from fedhip.federation.site.ledger import SumLedger
 from fedhip.federation.site.rows import SiteRows, require_size
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
+from fedhip.federation.sums.kind import ModelSums, SiteInputs, SumKind
 from fedhip.federation.sums.statistics import encoding_of, lift_of
-from fedhip.federation.sums.table import FILLS, MOMENTS, STATISTICS
+from fedhip.federation.sums.table import FILLS, MOMENTS, PLAIN, PRODUCTS, WIDE
 from fedhip.federation.sums.tables import filled_table
 from fedhip.federation.sums.vector import Vector, digest_of
+from fedhip.federation.sums.wide import lift_by, wide_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Inputs:
-    """Of one question. Everything is read when it is first asked for."""
+    """Of one question. Everything is read when it is first asked for.
+
+    `sums` are those of the features alone, or with a lift beside them that competes.
+    """
 
     site: SiteFolder
     state: SiteState
@@ -45,11 +49,17 @@ class Inputs:
     data: Path
     weights: Path | None
     device: str | None
+    sums: ModelSums = PLAIN
 
     @property
     def agreement(self) -> Agreement:
-        """What was agreed on."""
-        return self.site.agreement
+        """What was agreed on, of these features."""
+        return self.site.agreement if self.sums is PLAIN else wide_of(self.site.agreement)
+
+    @cached_property
+    def wide(self) -> Inputs:
+        """With the lift that competes."""
+        return replace(self, sums=WIDE)
 
     def log(self, text: str, *, warning: bool = False) -> None:
         """A line in the site's own log."""
@@ -59,15 +69,15 @@ class Inputs:
     def rows(self) -> SiteRows:
         """The rows, as they lie on the disk."""
         site, cache = self.site, self.state.cache
-        return SiteRows.read(self.data, site.name, self.agreement, site.policy, cache=cache, device=self.device)
+        return SiteRows.read(self.data, site.name, site.agreement, site.policy, cache=cache, device=self.device)
 
     @cached_property
     def raw_client(self) -> Client:
         """The rows as features, before a lift."""
         client = self.rows.client(
-            self.agreement, cache=self.state.cache, weights=self.weights, device=self.device, table=self.table
+            self.site.agreement, cache=self.state.cache, weights=self.weights, device=self.device, table=self.table
         )
-        require_size(client.train[0], self.agreement)
+        require_size(client.train[0], self.site.agreement)
         return client
 
     @property
@@ -85,15 +95,22 @@ class Inputs:
         return self.raw_client if lift is None else lift_clients(lift, [self.raw_client])[0]
 
     @property
+    def moments(self) -> Vector:
+        """The survey, or what else says what the columns are like."""
+        return self.received(MOMENTS)
+
+    @property
     def lift(self) -> Lift | None:
         """What everybody lifts by."""
-        return None if self.agreement.lift == "none" else lift_of(self.received(MOMENTS), self.agreement)
+        if self.sums is WIDE:
+            return lift_by(self.moments, self.received(PRODUCTS), self.site.agreement)
+        return None if self.agreement.lift == "none" else lift_of(self.moments, self.agreement)
 
     @cached_property
     def encoding(self) -> RowEncoding:
         """How rows become part of the sum of the statistics."""
-        has = MOMENTS.count(self.agreement)
-        return encoding_of(self.agreement, self.received(MOMENTS) if has else None)
+        has = MOMENTS.count(self.site.agreement)
+        return encoding_of(self.agreement, self.moments if has else None)
 
     @cached_property
     def public(self) -> PublicMap:
@@ -121,11 +138,11 @@ class Inputs:
     @property
     def total(self) -> Vector:
         """The sum of the statistics; not held, for in a wide federation it is 100 MB."""
-        if self.question.text("sum") != self.session.received.get("total"):
+        if self.question.text("sum") != self.session.received.get(str(self.sums.statistics.shared_as)):
             raise SiteRefusalError(
                 SiteCode.TOTAL, "the server speaks of another sum than the one that came, or of none"
             )
-        return self.received(STATISTICS)
+        return self.received(self.sums.statistics)
 
     def received(self, kind: SumKind) -> Vector:
         """A sum that came back to this site with an earlier question, or with this one."""
@@ -145,7 +162,7 @@ def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
 
     if inputs.agreement.epsilon is not None and not kind.has_noise:
         raise SiteRefusalError(SiteCode.POLICY, f"the sum {kind.name!r} has no noise, and everything told is to have")
-    if kind.stage <= SumStage.STATISTICS:
+    if kind.stage.is_of_rows:
         vector = kind.vector(inputs)
     else:
         try:

@@ -16,7 +16,7 @@ from fedhip.federation.errors import MessageError
 from fedhip.federation.site.state import Session
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SumKind
-from fedhip.federation.sums.table import KINDS, may_follow
+from fedhip.federation.sums.table import KINDS, PRODUCTS, STATISTICS, may_follow
 from fedhip.federation.sums.vector import Vector, digest_of, require_length
 from fedhip.federation.transport.wire import Letter, RoundStep, without_proofs
 
@@ -94,12 +94,22 @@ def _require_same(session: Session, question: Letter, agreement: Agreement) -> V
 
 
 def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) -> None:
-    """Refuse a later sum of other sites than the one before, unless the policy lets sites leave."""
+    """Refuse a later sum of other sites than the one before, unless the policy lets sites leave.
+
+    It cannot between the sum of products and that of the features alone: these, and the sum with the lift between them,
+    hold the same products of columns, and their difference would be all of a leaver's.
+    """
     now, before = set(sites), set(session.cohort)
     if not session.done or now == before:
         return
     if not now < before:
         raise SiteRefusalError(SiteCode.COHORT, "a site is to be in this sum that was not in the one before")
+    if PRODUCTS.name in session.done and STATISTICS.name not in session.done:
+        raise SiteRefusalError(
+            SiteCode.LEAVER,
+            f"{', '.join(sorted(before - now))} was in the sum before and is not in this one; while a lift competes, "
+            "the difference of two sums is one site's own statistics: this one is refused, whatever allow_leavers says",
+        )
     if not policy.allow_leavers:
         raise SiteRefusalError(
             SiteCode.LEAVER,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import FedHiPError
-from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
+from fedhip.federation.agreement.agreement import COMPETING_FIELDS, LIFT_FIELDS, Agreement
 from fedhip.federation.agreement.privacy import mechanism_of
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, ridge_of
@@ -66,7 +66,7 @@ class ReceivedSum:
     priors are chosen by, or models (`choice`, with whether this site `is_judge` among those whose shares it has); and
     what the rows behind the sum were lifted by. Where sites bring tables, what turned them into features, and what was
     done with each column of the one here. With differential privacy, what is public of rows, and the digest of what
-    this site sent.
+    this site sent. `tried` is what is said of candidates with a lift, where those of the features alone are taken.
     """
 
     grid: GridStatistics
@@ -84,6 +84,11 @@ class ReceivedSum:
     is_judge: bool = False
     public: PublicMap | None = None
     sent: str = ""
+    tried: Mapping[str, Any] | None = None
+
+    def terms(self, agreement: Agreement) -> Agreement:
+        """What was agreed on of the features that models are of: with a lift beside them, where that has competed."""
+        return agreement if self.lift is None or agreement.wide is None else agreement.wide
 
     def federation(self, agreement: Agreement) -> Federation:
         """The sum as the ridge sees it."""
@@ -100,7 +105,8 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     from fedhip.utils.parallel import one_thread
     from fedhip.utils.stopwatch import Stopwatch
 
-    watch = Stopwatch()
+    watch, agreed = Stopwatch(), agreement
+    agreement = received.terms(agreed)
     federation = _federation(received, agreement)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
@@ -111,12 +117,12 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
-        alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
-        if VETO.count(agreement):
+        alone = local_model(made.raw, d, ridge_of(agreement), only_local_classes=only_local)
+        if VETO.count(agreed):
             made = _or_alone(made, alone, client, received, agreement)
     local, own = agreement.methods[0], agreement.methods[-1]
     head, personal = made.head, made.personal
-    models = {MAJORITY: majority_model(client, d), local: alone, **made.beside, own: personal.model}
+    models = {MAJORITY: majority_model(client, d), local: made.widened(alone), **made.beside, own: personal.model}
     temperatures = {
         local: common_temperature([alone.losses]),
         **made.temperatures,
@@ -125,7 +131,7 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     counts = federation.grid.counts
     result = evaluate(client, models, personal, d, only_local, made.priors, counts, own=own, temperatures=temperatures)
     try:
-        _write(out, federation, result, made, received, agreement, data, watch.seconds, temperatures)
+        _write(out, federation, result, made, received, agreed, data, watch.seconds, temperatures)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
@@ -160,56 +166,76 @@ def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:
 class _Made:
     """A site's model with what is known of it, and the head.
 
+    `raw` are its rows without a lift that has competed, and `widened` makes a model of these one of all columns.
     `beside` are the other models of the agreed methods, but for that of its rows alone, with the temperatures that make
     probabilities of their scores; `priors` are by method, where they are agreed on. `chosen` is what results.json says
     of a choice.
     """
 
     head: Head
+    raw: Client
     personal: Personalization
     beside: Mapping[str, AffineModel]
     temperatures: Mapping[str, float | None]
     priors: dict[str, Prior]
     chosen: dict[str, Any] | None = None
 
+    def widened(self, model: AffineModel) -> AffineModel:
+        """A model of `raw` as one of all columns."""
+        from fedhip.heads import Auto
+
+        return self.head.plain.widened(model) if isinstance(self.head, Auto) else model
+
 
 def _phase3(federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum) -> _Made:
     from fedhip.core.choice.calibration import common_temperature
 
     if received.choice is not None:
-        return _chosen(federation, client, agreement, received.choice, received.is_judge)
+        return _chosen(federation, client, agreement, received)
     personal, head, priors = _of_head(federation, client, agreement, received)
     everybody = agreement.methods[1]
     temperature = common_temperature([personal.global_log_losses], head.temperatures)
-    return _Made(head, personal, {everybody: head.common}, {everybody: temperature}, priors)
+    return _Made(head, client, personal, {everybody: head.common}, {everybody: temperature}, priors)
 
 
-def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: ChoiceSums, is_judge: bool) -> _Made:
-    """The model that is chosen, beside the global ridge and the personalized one: all as in `fedhip run`."""
+def _chosen(federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum) -> _Made:
+    """The model that is chosen, beside the global ridge and the personalized one: all as in `fedhip run`.
+
+    These two are of the features alone, whatever stands beside them.
+    """
     from fedhip.core.choice.calibration import common_temperature
     from fedhip.federation.sums import choice
     from fedhip.heads.choice import HALVED
     from fedhip.simulation.personalization import Personalization
 
+    sums = received.choice
+    assert sums is not None  # noqa: S101  (who asks has looked)
+    raw, plain, head = client, federation, None
+    if agreement.kept:
+        head = fit_choice(federation, agreement, [client], sums)
+        (raw,), plain = head.plain.task.clients, head.plain.federation
     ridge = Personalization.of(
-        federation, client, agreement.alpha, only_local_classes=agreement.only_local_classes, keep=True
+        plain, raw, agreement.alpha, only_local_classes=agreement.only_local_classes, keep=not agreement.kept
     )
-    looked = {} if ridge.looked is None else {client.name: ridge.looked}
-    head = fit_choice(federation, agreement, [client], sums, looked)
+    if head is None:
+        looked = {} if ridge.looked is None else {client.name: ridge.looked}
+        head = fit_choice(federation, agreement, [client], sums, looked)
     owns = head.personalize()
     if federation.grid.num_samples <= HALVED:  # a run counts these by halves; by folds too much would be expected
         owns = {name: (replace(own, estimate=None), prior) for name, (own, prior) in owns.items()}
-    if is_judge:
+    if received.is_judge:
         choice.require_others(sums, choice.vector_of(choice.SHARES, head, client, agreement))
     personal, prior = owns[client.name]
     _, everybody, paper, own = agreement.methods
-    beside = {everybody: federation.common, paper: ridge.model}
+    beside = {everybody: head.plain.widened(plain.common), paper: head.plain.widened(ridge.model)}
     temperatures = {
         everybody: common_temperature([ridge.global_log_losses]),
         paper: common_temperature([ridge.log_losses]),
     }
     priors = {own: prior} if agreement.prior == "client" else {}
-    return _Made(head, personal, beside, temperatures, priors, choice.to_dict(head, owns))
+    lift = received.lift if agreement.kept else None
+    chosen = choice.to_dict(head, owns, lift, received.tried or {})
+    return _Made(head, raw, personal, beside, temperatures, priors, chosen)
 
 
 def _of_head(
@@ -285,7 +311,7 @@ def _write(
         results["choice"] = made.chosen
         results["methods"] = {own: results["methods"].pop(own), **results["methods"]}
     if received.lift is not None:
-        add_lift(results, plan_of(agreement).to_dict(received.lift))
+        add_lift(results, plan_of(received.terms(agreement)).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
     if received.public is not None:
         results |= privacy_of(agreement, len(sites))
@@ -345,7 +371,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
     logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
     head = {} if agreement.head == "ridge" else {"head": agreement.head, **logistic}
     prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
-    lift = {} if agreement.lift == "none" else {name: getattr(agreement, name) for name in LIFT_FIELDS}
+    of_lifts = COMPETING_FIELDS if agreement.lift == "none" else LIFT_FIELDS
+    lift = {name: getattr(agreement, name) for name in of_lifts}
     lift = {name: value for name, value in lift.items() if value is not None}
     names = ("epsilon", "delta", "unit", "unit_rows", "clip", "public", "local_noise")
     privacy = {} if agreement.epsilon is None else {name: getattr(agreement, name) for name in names}

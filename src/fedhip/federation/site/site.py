@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,13 +57,15 @@ from fedhip.federation.sums.table import (
     KINDS,
     MOMENTS,
     PRIOR,
+    PRODUCTS,
     STATISTICS,
     VETO,
+    WIDE,
     first_number,
     sums_follow,
     sums_of,
 )
-from fedhip.federation.sums.traffic import after_statistics
+from fedhip.federation.sums.traffic import bytes_of, of_models, tried_kinds
 from fedhip.federation.sums.vector import Vector, digest_of, from_vector, require_length
 from fedhip.federation.sums.veto import ARRAY as VETOES
 from fedhip.federation.sums.veto import verdict_in
@@ -85,6 +87,13 @@ if TYPE_CHECKING:
 
 Answer = tuple[Body, Arrays]
 
+#: Sums that come back, beside that of the statistics, for the site's log.
+_WHAT = {
+    FILLS: "sum of values, for the means that fill missing ones",
+    MOMENTS: "first sum",
+    PRODUCTS: "sum of products, for a lift",
+    WIDE.statistics: "sum of the statistics with a lift",
+}
 #: The step that must have been answered before. Under masks; without them `mask` follows `hello`.
 _AFTER = {
     RoundStep.ENCODER: RoundStep.HELLO,
@@ -263,8 +272,9 @@ class Site:
                 "may be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
             )
         rows = self._inputs(site, session, question).rows
-        if site.agreement.lift != "none":
-            plan_of(site.agreement).require_memory(len(rows.labels))
+        widest = site.agreement.wide or site.agreement
+        if widest.lift != "none":
+            plan_of(widest).require_memory(len(rows.labels))
         found = presence(site.agreement, self.weights)
         for warning in site.warnings:
             self._log(logging.WARNING, warning)
@@ -311,7 +321,7 @@ class Site:
             roster=site.roster.keys,
             sign=_signer(site),
             session=envelope.sum_session,
-            context=context_of(question, session.received.get("moments"), session.received.get("total")),
+            context=context_of(question, *session.bound_to),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -377,8 +387,8 @@ class Site:
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         from fedhip.federation.site.personalization import personalize
 
-        agreement, inputs = site.agreement, self._inputs(site, session, question)
-        later = sums_follow(agreement)
+        inputs, tried = self._of_features(session, question, self._inputs(site, session, question))
+        agreement, later = inputs.agreement, sums_follow(site.agreement)
         total = inputs.total if later else require_length(question.array("total"), STATISTICS.length(agreement))
         beta, folds = beta_in(question, agreement), fold_betas_in(question, agreement)
         sites = question.names("sites")
@@ -399,23 +409,23 @@ class Site:
         elif not later:
             require_others(STATISTICS, total, inputs)
         grid = from_vector(total, agreement.layout, agreement.fraction_bits)
-        self._tell_sum(STATISTICS.name, grid.digest(), sorted(sites))
+        self._tell_sum(inputs.sums.statistics.name, grid.digest(), sorted(sites))
         held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         chooses = agreement.head == "auto"
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" and not chooses else None
         chosen = self._choice(session, question, agreement) if chooses else None
-        asks = after_statistics([*session.done, session.ask])
+        asks = of_models([*session.done, session.ask])
         table, data = inputs.table, inputs.rows.data
         columns = data.report(table) if table is not None and isinstance(data, TableRows) else []
         received = ReceivedSum(
             grid, beta, sites, encoding, folds, held, asks, pooled, chosen, inputs.lift, table, columns,
-            choice.is_in(session, agreement),
+            choice.is_in(session, agreement), tried=tried,
         )  # fmt: skip
         if agreement.epsilon is not None:
             received = replace(received, public=inputs.public, sent=sent)
         del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
-        result = personalize(self.out, client, received, agreement, self.data)
+        result = personalize(self.out, client, received, site.agreement, self.data)
         if VETO.count(agreement) and result.personal is not None and result.personal.alpha == ALONE:
             self._log(logging.WARNING, "the sum is worse than this site's rows alone: the model is of these alone")
         session.member = None
@@ -443,7 +453,7 @@ class Site:
         """The next sum, or one again: kept before anything is computed, so that the next question finds it."""
         sums = self._sums(site, session)
         if "proofs" in question.body:
-            if question.envelope.round != session.round or STATISTICS.name not in session.done:
+            if question.envelope.round != session.round or not session.has_total:
                 raise SiteRefusalError(SiteCode.ORDER, "a proof came that is not of the sum under way")
             self._take_proofs(site, session, question.mapping("proofs"))
         cheaters = sums.cheaters
@@ -453,10 +463,9 @@ class Site:
         if came is not None and kind is not None and kind.is_kept:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
             self.state.keep_received(str(kind.shared_as), came)
-            if kind in (FILLS, MOMENTS):
-                of, first = ", ".join(sorted(session.cohort)), kind is MOMENTS
-                what = "first sum" if first else "sum of values, for the means that fill missing ones"
-                self._log(logging.INFO, f"the {what}, of {of}, has digest {digest_of(came)}")
+            if kind in _WHAT:
+                of = ", ".join(sorted(session.cohort))
+                self._log(logging.INFO, f"the {_WHAT[kind]}, of {of}, has digest {digest_of(came)}")
         self.state.keep(session)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
@@ -465,6 +474,28 @@ class Site:
         if kind is not None and kind.shared_as in question.arrays:
             require_others(kind, question.array(str(kind.shared_as)), inputs)
         return make_vector(KINDS[session.ask], inputs)
+
+    def _of_features(self, session: Session, question: Letter, inputs: Inputs) -> tuple[Inputs, dict[str, Any]]:
+        """Of which features the models are: with a lift beside them, if that competed and everybody's candidate has it.
+
+        Else what is said of the candidates with it, if there were any.
+        """
+        asked = [*session.done, session.ask]
+        if WIDE.statistics.name not in asked:
+            return inputs, {}
+        agreement = inputs.wide.agreement
+        choice.check_parts("", question, session, agreement)
+        parts = choice.parts_in(question, agreement)
+        rows = int(agreement.layout.counts(inputs.received(WIDE.statistics)).sum())
+        takes = choice.takes_lift(parts, agreement, rows)
+        if takes == (STATISTICS.name in asked):
+            wrong = "made sums of the features alone" if takes else "made no sums of the features alone"
+            raise SiteRefusalError(SiteCode.ORDER, f"the server {wrong}, and by the shares that it tells it is not so")
+        if takes:
+            return inputs.wide, {}
+        return inputs, choice.tried_first(
+            parts, agreement, rows, *bytes_of(inputs.agreement, tried_kinds(inputs.agreement))
+        )
 
     def _choice(self, session: Session, question: Letter, agreement: Agreement) -> ChoiceSums:
         """What models are chosen by; the last of these sums has come with no other question, so it is told."""

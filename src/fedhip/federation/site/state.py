@@ -35,7 +35,7 @@ import numpy as np
 
 from fedhip.federation.logs import formatter
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.table import TABLE
+from fedhip.federation.sums.table import TABLE, TOTALS
 from fedhip.federation.sums.vector import Vector, as_bytes
 from fedhip.utils.files import append_private, private_folder, write_private
 
@@ -84,7 +84,19 @@ class Session:
     @property
     def has_total(self) -> bool:
         """Whether a sum of the statistics was told, which is to be the only one for the agreement."""
-        return "statistics" in self.done or "personalize" in self.answers
+        return any(kind.name in self.done for kind in TOTALS) or "personalize" in self.answers
+
+    @property
+    def bound_to(self) -> tuple[str | None, str | None]:
+        """The digests of what columns are like and of the statistics, as this site has them: later sums are about them.
+
+        With a lift that competes, what columns are like is said by two sums.
+        """
+        columns = [self.received[name] for name in ("moments", "products") if name in self.received]
+        totals = [
+            self.received[name] for name in map(str, (kind.shared_as for kind in TOTALS)) if name in self.received
+        ]
+        return "\n".join(columns) or None, "\n".join(totals) or None
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""

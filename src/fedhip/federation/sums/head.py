@@ -70,7 +70,7 @@ def fit_head(
     """
     from fedhip.heads import head_named
 
-    task = _task(agreement, clients)
+    task = task_of(agreement, clients)
     return head_named(agreement.head).fit(federation, replace(task, options={**task.options, **known}), held)
 
 
@@ -87,11 +87,12 @@ def fit_choice(
     """
     from fedhip.heads import Auto
 
-    task = replace(_task(agreement, clients), prior=agreement.prior, looked=looked)
+    task = replace(task_of(agreement, clients), prior=agreement.prior, looked=looked)
     return Auto(federation, task, sums=sums, candidates=agreement.members_of_candidates)
 
 
-def _task(agreement: Agreement, clients: Sequence[Client]) -> Task:
+def task_of(agreement: Agreement, clients: Sequence[Client]) -> Task:
+    """What a head is given, of clients whose rows are here."""
     from fedhip.heads import head_named
     from fedhip.heads.options import options_of
     from fedhip.heads.task import Task
@@ -104,6 +105,7 @@ def _task(agreement: Agreement, clients: Sequence[Client]) -> Task:
         only_local_classes=agreement.only_local_classes,
         seed=agreement.seed,
         release=True,
+        kept=agreement.kept,
     )
 
 

@@ -28,13 +28,23 @@ if TYPE_CHECKING:
 
 
 class SumStage(IntEnum):
-    """Sums of a stage are not asked for once one of a later stage was."""
+    """Sums of a stage are not asked for once one of a later stage was.
+
+    Those with a lift that competes come before those of the features alone.
+    """
 
     BEFORE = 0
-    STATISTICS = 1
-    HEAD = 2
-    PRIOR = 3
-    CHOICE = 4
+    WIDE = 1
+    WIDE_CHOICE = 2
+    STATISTICS = 3
+    HEAD = 4
+    PRIOR = 5
+    CHOICE = 6
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether nothing is solved for these sums: they come from the rows alone, and from what columns are like."""
+        return self in (SumStage.BEFORE, SumStage.WIDE, SumStage.STATISTICS)
 
 
 class SiteInputs(Protocol):
@@ -71,6 +81,14 @@ class SiteInputs(Protocol):
     @property
     def total(self) -> Vector:
         """The sum of the statistics."""
+
+    @property
+    def wide(self) -> SiteInputs:
+        """The same where a lift competes, of the features and the lift beside them; its agreement is of these."""
+
+    @property
+    def moments(self) -> Vector:
+        """The survey, or what else says what the columns are like."""
 
     @property
     def public(self) -> PublicMap:
@@ -149,3 +167,17 @@ class SumKind:
     check_rest: Callable[[Vector, SiteInputs], None] = nothing
     check_part: Callable[[Vector, Agreement], None] = nothing
     check_sum: Callable[[Vector, SumContext], None] = nothing
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSums:
+    """The sums behind models of one kind of features: statistics, β, and what candidates are chosen by."""
+
+    statistics: SumKind
+    beta: SumKind
+    choice: tuple[SumKind, ...]
+
+    @property
+    def all(self) -> tuple[SumKind, ...]:
+        """One after the other."""
+        return (self.statistics, self.beta, *self.choice)

@@ -5,12 +5,15 @@ It is summed over all rows and without each fold, so that the expected accuracy 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedhip.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.head import federation_of_sites
+from fedhip.federation.sums.head import federation_of_sites, task_of
 from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
@@ -18,22 +21,44 @@ if TYPE_CHECKING:
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Letter
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.federation import Federation
 
 
 def beta_scores(inputs: SiteInputs) -> Vector:
-    """The score of each β on this site's rows, at the α that it would choose; nothing where others are to score."""
+    """The score of each β on this site's rows, at the α that it would choose; nothing where others are to score.
+
+    Beside a lift also that of each β of the features alone.
+    """
     import torch
 
-    from fedhip.core import RegularizationPath
-    from fedhip.simulation.beta import score_rows, scorers, scoring_betas
+    from fedhip.heads.members import cut_client, kept_federation
+    from fedhip.simulation.beta import scorers
 
     agreement, client = inputs.agreement, inputs.client
     if client.name not in scorers(inputs.question.names("sites")):
-        return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(agreement.sites))
+        return losses_vector(torch.zeros(beta_length(agreement), dtype=torch.float64), len(agreement.sites))
+    found = [_scores(_federation(inputs), client, agreement)]
+    if agreement.kept:
+        plain = kept_federation(_federation(inputs), task_of(agreement, [client]), 0.0)
+        found.append(_scores(plain, cut_client(client, agreement.layout.m - agreement.kept), agreement))
+    return np.concatenate(found)
+
+
+def _federation(inputs: SiteInputs) -> Federation:
+    """The sum, whose β is not known yet."""
+    agreement = inputs.agreement
     grid = from_vector(inputs.total, agreement.layout, agreement.fraction_bits)
-    federation = federation_of_sites(agreement, grid, 0.0, inputs.encoding)
+    return federation_of_sites(agreement, grid, 0.0, inputs.encoding)
+
+
+def _scores(federation: Federation, client: Client, agreement: Agreement) -> Vector:
+    """The score of each β of a sum on a site's rows."""
+    from fedhip.core import RegularizationPath
+    from fedhip.simulation.beta import score_rows, scoring_betas
+
     rows, total = federation.rows(client), federation.total
-    del federation, grid  # an eigendecomposition takes room, and the sum on the grid is a matrix more
+    del federation  # an eigendecomposition takes room, and the sum on the grid is a matrix more
     path = RegularizationPath(total, scoring_betas(total))
     found = score_rows(rows, path, client.name, agreement.alpha, groups=client.groups)
     return losses_vector(found.soft, len(agreement.sites))
@@ -54,6 +79,11 @@ def check_beta_scores(total: Vector, context: SumContext) -> None:
     scores = losses_of(total)
     if float(scores.min()) < 0.0 or float(scores.max()) > context.rows:
         raise StatisticsError("more rows right than there are, or fewer than none")
+
+
+def beta_length(agreement: Agreement) -> int:
+    """How many scores a site gives: twice as many with a lift beside the features."""
+    return math.prod(beta_shape()) * (2 if agreement.kept else 1)
 
 
 def beta_shape() -> tuple[int, int]:

@@ -190,7 +190,8 @@ def plan_of(agreement: Agreement) -> LiftPlan:
 
     kind, seed = agreement.lift, agreement.lift_seed
     assert kind != "none" and seed is not None  # noqa: S101, PT018  (who asks has looked)
-    settings = LiftSettings(kind, agreement.lift_width, None, seed, agreement.lift_bandwidth)
+    width, keeps = agreement.layout.m - agreement.kept, agreement.kept > 0
+    settings = LiftSettings(kind, width, None, seed, agreement.lift_bandwidth, keeps)
     return settings.plan(agreement.width, len(agreement.classes))
 
 

@@ -8,14 +8,16 @@ site, what is kept and where, what traffic is counted.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums import choice, logistic, priors, ridge, statistics, tables, veto
-from fedhip.federation.sums.kind import SumKind, SumStage
+from fedhip.federation.sums import choice, logistic, priors, ridge, statistics, tables, veto, wide
+from fedhip.federation.sums.choice import WIDE as PREFIX
+from fedhip.federation.sums.kind import ModelSums, SumKind, SumStage
+from fedhip.federation.sums.wide import wide_of
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement.agreement import Agreement
@@ -37,6 +39,34 @@ def _of_choice(name: str, title: str, *needs: str) -> SumKind:
     )
 
 
+def _with_lift(kind: SumKind, stage: SumStage, *needs: str) -> SumKind:
+    """The same sum of features with a lift that competes beside them, of the agreement on these."""
+
+    def of_wide(value: Callable[[Agreement], int]) -> Callable[[Agreement], int]:
+        return lambda agreed: 0 if agreed.wide is None else value(agreed.wide)
+
+    return replace(
+        kind,
+        name=PREFIX + kind.name,
+        title=f"{kind.title}, with the lift",
+        stage=stage,
+        needs=needs or tuple(PREFIX + need for need in kind.needs),
+        count=of_wide(kind.count),
+        length=of_wide(kind.length),
+        download=of_wide(kind.download),
+        shared_as=kind.shared_as and PREFIX + kind.shared_as,
+        vector=lambda inputs: kind.vector(inputs.wide),
+        check_question=lambda question, session, agreed, who: kind.check_question(
+            question, session, wide_of(agreed), who
+        ),
+        check_own=lambda vector, inputs: kind.check_own(vector, inputs.wide),
+        check_shared=lambda vector, agreed: kind.check_shared(vector, wide_of(agreed)),
+        check_rest=lambda rest, inputs: kind.check_rest(rest, inputs.wide),
+        check_part=lambda vector, agreed: kind.check_part(vector, wide_of(agreed)),
+        check_sum=lambda total, context: kind.check_sum(total, replace(context, agreement=wide_of(context.agreement))),
+    )
+
+
 #: The sums that models are chosen by, in the order in which each needs what those before it decide.
 CHOICE = (
     _of_choice(choice.MEANS, "whose means are better", "statistics", "beta"),
@@ -44,6 +74,40 @@ CHOICE = (
     _of_choice(choice.SCALES, "the scales of candidates' scores", choice.MEMBERS),
     _of_choice(choice.PRIORS, "priors of candidates", choice.SCALES),
     _of_choice(choice.SHARES, "which candidate is best", choice.MEMBERS, choice.PRIORS),
+)
+STATISTICS = SumKind(
+    name="statistics",
+    title="the statistics",
+    stage=SumStage.STATISTICS,
+    needs=("census", "fills", "moments"),
+    count=lambda _: 1,
+    length=lambda agreed: agreed.layout.size,
+    vector=statistics.statistics_vector,
+    check_question=wide.check_whole,
+    check_own=statistics.check_own_statistics,
+    check_rest=statistics.check_statistics_rest,
+    check_part=statistics.check_statistics_part,
+    check_sum=statistics.check_statistics,
+    shared_as="total",
+    has_noise=True,
+)
+BETA = SumKind(
+    name="beta",
+    title="which β is best",
+    stage=SumStage.HEAD,
+    needs=("statistics",),
+    count=lambda agreed: int(agreed.chooses_beta),
+    length=ridge.beta_length,
+    vector=ridge.beta_scores,
+    check_question=ridge.check_scorers,
+    check_sum=ridge.check_beta_scores,
+)
+PLAIN = ModelSums(STATISTICS, BETA, CHOICE)
+#: The same of features with a lift that competes beside them, asked for before the others.
+WIDE = ModelSums(
+    _with_lift(STATISTICS, SumStage.WIDE, wide.PRODUCTS),
+    _with_lift(BETA, SumStage.WIDE_CHOICE),
+    tuple(_with_lift(kind, SumStage.WIDE_CHOICE) for kind in CHOICE),
 )
 TABLE = (
     CENSUS := SumKind(
@@ -88,21 +152,23 @@ TABLE = (
         check_sum=statistics.check_moments_sum,
         shared_as="moments",
     ),
-    STATISTICS := SumKind(
-        name="statistics",
-        title="the statistics",
-        stage=SumStage.STATISTICS,
+    PRODUCTS := SumKind(
+        name=wide.PRODUCTS,
+        title="the products of columns, for a lift",
+        stage=SumStage.WIDE,
         needs=("census", "fills", "moments"),
-        count=lambda _: 1,
-        length=lambda agreed: agreed.layout.size,
-        vector=statistics.statistics_vector,
-        check_own=statistics.check_own_statistics,
-        check_rest=statistics.check_statistics_rest,
-        check_part=statistics.check_statistics_part,
-        check_sum=statistics.check_statistics,
-        shared_as="total",
-        has_noise=True,
+        count=lambda agreed: int(agreed.wide is not None),
+        length=wide.products_length,
+        vector=wide.products_vector,
+        check_own=lambda vector, site: wide.check_products_part(vector, site.agreement),
+        check_shared=wide.check_products,
+        check_rest=wide.check_products_rest,
+        check_part=wide.check_products_part,
+        check_sum=lambda total, context: wide.check_products(total, context.agreement),
+        shared_as="products",
     ),
+    *WIDE.all,
+    STATISTICS,
     VETO := SumKind(
         name="veto",
         title="who finds the sum worse than being alone",
@@ -115,17 +181,7 @@ TABLE = (
         check_part=veto.check_veto_part,
         check_sum=veto.check_vetoes,
     ),
-    BETA := SumKind(
-        name="beta",
-        title="which β is best",
-        stage=SumStage.HEAD,
-        needs=("statistics",),
-        count=lambda agreed: int(agreed.chooses_beta),
-        length=lambda _: math.prod(ridge.beta_shape()),
-        vector=ridge.beta_scores,
-        check_question=ridge.check_scorers,
-        check_sum=ridge.check_beta_scores,
-    ),
+    BETA,
     TEMPERATURE := SumKind(
         name="temperature",
         title="a temperature",
@@ -185,6 +241,8 @@ TABLE = (
     ),
     *CHOICE,
 )
+#: The sums of statistics, of which there may be two.
+TOTALS = (WIDE.statistics, PLAIN.statistics)
 KINDS: dict[str, SumKind] = {kind.name: kind for kind in TABLE}
 
 
@@ -194,9 +252,9 @@ def sums_of(agreement: Agreement) -> dict[SumKind, int]:
     return {kind: count for kind, count in counts.items() if count}
 
 
-def sums_before_head(agreement: Agreement) -> list[SumKind]:
-    """The sums of every round: up to that of the statistics."""
-    return [kind for kind in sums_of(agreement) if kind.stage <= SumStage.STATISTICS]
+def sums_before(agreement: Agreement) -> list[SumKind]:
+    """The sums before those of models."""
+    return [kind for kind in sums_of(agreement) if kind.stage is SumStage.BEFORE]
 
 
 def sums_follow(agreement: Agreement) -> bool:

@@ -51,7 +51,7 @@ class Bounds:
         Without the table's own lengths, for which torch would be loaded by processes that do not compute. A test holds
         every row to it.
         """
-        layout, raw = agreement.layout, Layout(agreement.width, 1)
+        layout, raw = (agreement.wide or agreement).layout, Layout(agreement.width, 1)
         return cls(max(layout.size + 4 * layout.d, raw.size, 64 * raw.m) + _FEW, len(agreement.sites))
 
     @property
