@@ -16,6 +16,7 @@ import torch
 from hypothesis import Phase, settings
 
 from tests.browser import browser  # noqa: F401 - for all tests
+from tests.drawing import ONE_OF
 from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
@@ -25,6 +26,7 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, max_examples=60, database=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("default"), max_examples=60 // ONE_OF)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 # A mutant needs one example that fails, not the smallest.
 settings.register_profile(
@@ -44,9 +46,13 @@ def daily_seed() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis' own option: given on the command line, that counts."""
-    if getattr(config.option, "hypothesis_seed", None) is None and os.environ.get("HYPOTHESIS_PROFILE") is None:
+    """The day's seed, or Hypothesis' own option: given on the command line, that counts. `make test` draws fewer."""
+    if os.environ.get("HYPOTHESIS_PROFILE") is not None:
+        return
+    if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(daily_seed())
+    if config.option.markexpr == "not slow":
+        settings.load_profile("quick")
 
 
 def pytest_report_header() -> str:
