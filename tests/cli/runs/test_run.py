@@ -378,10 +378,18 @@ def test_ctrl_c_while_features_are_extracted(
 
 
 def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
-    """In the middle of writing models, where it may well sit in a thread."""
+    """In the middle of writing models, where it may well sit in a thread: each takes a while, to be met at it."""
     source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)
-    code = "import sys; from fedhip.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "run", "--features", str(source), "--out", "run"]
+    code = """
+import sys, time
+from fedhip.cli.main import main
+from fedhip.runs.draft import Draft
+
+write = Draft.write_model
+Draft.write_model = lambda *given: (time.sleep(0.2), write(*given))[1]
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, "run", "--features", str(source), *RIDGE, "--out", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:  # noqa: S603
         try:
             until(lambda: list(Path().glob(".run-*")) or process.poll() is not None, pause=0.002)
