@@ -439,6 +439,6 @@ def test_places_and_devices_of_a_site_are_looked_at_first(fed: Path, capsys: pyt
     assert "is a file, not a folder" in refused(capsys, *words, "--out", fed / "rows.npz" / "out")
     assert "there is no nowhere" in refused(capsys, *words, "--weights", "nowhere")
     assert "use cpu, cuda" in refused(capsys, *words, "--device", "tpu")
-    done("run", "--features", feature_file(fed / "sites.npz"), "--out", fed / "run")
+    done("run", "--features", feature_file(fed / "sites.npz"), "--head", "ridge", "--out", fed / "run")
     assert "holds another run" in refused(capsys, *words, "--out", fed / "run")
     assert not (fed / "site-a" / "state").exists()

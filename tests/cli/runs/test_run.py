@@ -94,9 +94,8 @@ def test_run_from_features_prints_the_means_and_what_it_took(
 
 
 def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--features", str(features), "--clients", "3")
-    first, second = (run_json(capsys, *arguments, "--seed", "1") for _ in range(2))
-    other = run_json(capsys, *arguments, "--seed", "2", *RIDGE)
+    arguments = ("--features", str(features), "--clients", "3", *RIDGE)
+    first, second, other = (run_json(capsys, *arguments, "--seed", seed) for seed in "112")
     for result in (first, second, other):
         del result["seconds"]
         for method in result["methods"].values():
@@ -200,7 +199,7 @@ def test_extract_in_styles_brings_the_clients(
     assert styled.clients is not None
     assert len(set(styled.clients.tolist())) == 3
     assert not np.allclose(plain.features, styled.features)
-    assert run_json(capsys, "--features", str(tmp_path / "styled.npz"))["num_clients"] == 3
+    assert run_json(capsys, "--features", str(tmp_path / "styled.npz"), *RIDGE)["num_clients"] == 3
 
 
 def test_run_from_images_through_a_backbone(
@@ -209,7 +208,7 @@ def test_run_from_images_through_a_backbone(
     """Random weights are enough to tell black squares from white ones."""
     encoder, images = squares(tmp_path, monkeypatch)
     arguments = ["--data", str(images), "--clients", "2", "--partition", "iid"]
-    result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean")
+    result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean", *RIDGE)
     assert result["methods"]["global"]["accuracy"]["mean"] == 1.0
     assert "squares · 2 clients, iid, seed 0" in result["title"]
 
@@ -244,7 +243,8 @@ def test_a_run_of_images_is_repeated_by_its_configuration(tmp_path: Path, monkey
     encoder, _ = squares(tmp_path, monkeypatch)
     image_folder(tmp_path / "pictures", ("a", "b"))
     monkeypatch.chdir(tmp_path)
-    done("run", "--data", "pictures", "--weights", encoder.name, "--precision", "float32", "--out", "first")
+    weights = ("--weights", encoder.name, "--precision", "float32")
+    done("run", "--data", "pictures", *weights, *RIDGE, "--out", "first")
     monkeypatch.chdir("/")
     done("run", tmp_path / "first" / "config.toml", "--out", tmp_path / "second")
     assert timeless(tmp_path / "first") == timeless(tmp_path / "second")
@@ -556,6 +556,11 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     for method in result["methods"].values():
         values = [entry["accuracy"] for entry in method["per_client"]]
         assert method["accuracy"]["mean"] == pytest.approx(np.mean(values))
+
+
+@pytest.mark.slow
+def test_all_methods_stand_beside_one_another(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--features", str(features), "--clients", "2", "--rounds", "2", *RIDGE)
     assert main(["run", *words, "--methods", "all", "--out", "all"]) == 0
     shown = capsys.readouterr().out
     assert "FedSelect" in shown
