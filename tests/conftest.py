@@ -47,6 +47,7 @@ def daily_seed() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The day's seed, or Hypothesis' own option: given on the command line, that counts. `make test` draws fewer."""
+    os.environ.setdefault("FEDHIP_SEED", str(daily_seed()))  # workers that start past midnight have it too
     if os.environ.get("HYPOTHESIS_PROFILE") is not None:
         return
     if getattr(config.option, "hypothesis_seed", None) is None:
@@ -83,8 +84,20 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; the others in the order in which they lie."""
+    """Long files first, the others in the order in which they lie; most cases of what is sampled are slow."""
+    sampled: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            sampled.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    for cases in sampled.values():
+        mark = cases[0].get_closest_marker("sampled")
+        assert mark is not None
+        of = min(*mark.args, len(cases))
+        for number, case in enumerate(cases):
+            if number % of != daily_seed() % of:
+                case.add_marker(pytest.mark.slow)
     rank = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path.name, len(LONG)))
 
