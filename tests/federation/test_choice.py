@@ -104,6 +104,7 @@ def accuracies(run: Run, site: str) -> dict[str, float]:
     ],
     ids=["usual", "no prior", "local classes", "lift"],
 )
+@pytest.mark.sampled(2)
 def test_models_choices_and_results_are_those_of_fedhip_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], agreed: dict[str, Any]
 ) -> None:

@@ -87,6 +87,7 @@ def assert_same_answers(own: Model, other: Model) -> None:
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
+@pytest.mark.sampled(2)
 def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dict[str, Any], sums: list[str]) -> None:
     trial = skewed(tmp_path, **settings)
     result, expected = trial.run(), fedhip_run(tmp_path / "run", trial.agreement, **settings)

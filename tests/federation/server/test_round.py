@@ -59,6 +59,7 @@ def assert_same_models(own: Model, other: Model) -> None:
     ],
     ids=["default", "given", "plain", "one", "paper", "old"],
 )
+@pytest.mark.sampled(2)
 def test_masked_plain_and_fedhip_run_are_the_same_bits(
     tmp_path: Path, settings: dict[str, Any], sums: list[str]
 ) -> None:
