@@ -140,6 +140,7 @@ def test_who_joins_the_result_has_no_prior(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "number"), [("keys", 2), ("unmask", 2), ("mask", 3), ("unmask", 4)])
+@pytest.mark.sampled(4)
 def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int, another_user: Callable[[], None]) -> None:
     trial, other = (skewed(tmp_path / name, head="lda", columns="plain") for name in ("killed", "whole"))
     trial.grid.stop_at = (step, 4 * (number - 1) + 2)
