@@ -137,10 +137,11 @@ def no_power_cuts(surroundings: pytest.MonkeyPatch) -> None:
 #: What draws the pictures of a report.
 DRAWN = {
     "figures": (
-        *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against"),
+        *("accuracy_by_client", "alphas_chosen", "candidates", "confusion", "differences_of_clients", "gain_against"),
         *("leave_one_out_curve", "means_of_runs", "partition", "seconds_by_phase", "spread_of_methods"),
     ),
     "curves": ("gains_by_client", "reliability", "roc"),
+    "regression": ("TargetPage.picture",),
 }
 
 
