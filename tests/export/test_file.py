@@ -430,6 +430,7 @@ def test_weights_that_were_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.filterwarnings("ignore")  # what torch warns of before it gives up is its own
+@pytest.mark.slow
 def test_backbones_that_torch_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(96, reference_to(tmp_path))
 

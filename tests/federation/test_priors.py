@@ -175,6 +175,7 @@ def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 3), ("lda", 4)])
+@pytest.mark.sampled(3)
 def test_wrong_numbers_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, number: int) -> None:
     trial = skewed(tmp_path, **(ONE_SUM if head == "ridge" else {"head": head, "columns": "plain"}))
 

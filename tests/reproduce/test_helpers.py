@@ -81,6 +81,7 @@ def test_one_job_starts_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [fail, fail_and_dawdle])
+@pytest.mark.sampled(2)
 def test_a_helper_that_fails_says_nothing(
     work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

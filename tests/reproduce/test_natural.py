@@ -107,6 +107,7 @@ def test_the_same_numbers_as_a_run_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("pictures")
+@pytest.mark.slow
 def test_a_regression_has_a_column_of_its_own(
     clinics: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def joined(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["interrupt", "exception", "full disk"])
+@pytest.mark.sampled(3)
 def test_a_fault_at_any_write_of_a_new_run_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_fault_at_any_write_of_a_new_run_leaves_nothing(
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["interrupt", "exception", "full disk"])
 @pytest.mark.parametrize("change", [forgotten, joined])
+@pytest.mark.sampled(3)
 def test_a_fault_at_any_write_of_a_change_leaves_the_run_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any], fault: BaseException
 ) -> None:

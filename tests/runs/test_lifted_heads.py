@@ -94,6 +94,7 @@ def accuracies(head: str, run: Run) -> list[tuple[float, float]]:
 
 @heads
 @kinds
+@pytest.mark.sampled(4)
 def test_a_lifted_run_is_the_run_of_lifted_rows(tmp_path: Path, head: str, kind: LiftKind) -> None:
     lifted, plain = pair(tmp_path, head, kind)
     require_same(lifted, plain)

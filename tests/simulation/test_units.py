@@ -190,6 +190,7 @@ def test_the_papers_ridge_does_depend_on_units() -> None:
 @pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem", "nystroem-axes"])
 @examples(8)
 @given(seed=seeds, change=st.builds(Change, scale=units, shift=shifts, constants=constants))
+@pytest.mark.sampled(3)
 def test_lifts_do_not_see_units(kind: LiftKind, head: str, seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"head": head, "lift": kind, "lift_width": 8}, 1e-3)
 
@@ -366,6 +367,7 @@ def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> N
 
 @pytest.mark.parametrize("lift", ["relu", "fourier", "nystroem", "nystroem-axes"])
 @pytest.mark.parametrize("kind", ["dollars", "outlier"])
+@pytest.mark.sampled(3)
 def test_nor_does_a_lift_see_them(kind: str, lift: LiftKind) -> None:
     X, y, sites = shares()
     X = in_dollars(X) if kind == "dollars" else with_outlier(X, 1e5)

@@ -158,6 +158,7 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
     ],
     expected_failed_checks=what_weights_cannot_be,
 )
+@pytest.mark.sampled(3)
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -839,6 +840,7 @@ def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(param
     "parameters",
     [*KINDS, {}, PAPER, {"alpha": 3.0}, {"only_local_classes": True}, {"lift": "relu", "lift_width": 5}],
 )
+@pytest.mark.sampled(3)
 def test_clients_of_one_row_each_are_served(parameters: dict[str, Any], rows: int) -> None:
     X, y, clients = problem(rows=3)[0][:rows], np.arange(rows), np.arange(rows)
     clf = of_ridge(**parameters).fit(X, y, groups=clients)

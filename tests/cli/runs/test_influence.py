@@ -25,6 +25,7 @@ def made(tmp_path: Path, *options: str) -> Path:
 
 
 @pytest.mark.parametrize("options", [(), ("--head", "ridge"), ("--lift", "relu", "--lift-width", "16")])
+@pytest.mark.sampled(3)
 def test_command_and_python_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:

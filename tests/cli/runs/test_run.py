@@ -345,6 +345,7 @@ PHASES = {
 
 @pytest.mark.parametrize("where", PHASES.values(), ids=PHASES)
 @pytest.mark.parametrize("out", ["runs/deep/run", "run"], ids=["new", "replacing"])
+@pytest.mark.sampled(3)
 def test_ctrl_c_in_every_phase_leaves_what_was_there(
     out: str, where: str, features: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

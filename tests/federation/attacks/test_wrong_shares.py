@@ -300,6 +300,7 @@ def test_the_cheater_is_not_in_the_sum_that_is_made_again(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("least", [3, 1])
+@pytest.mark.sampled(2)
 def test_one_honest_site_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     """The server has the first sum from the cheater; without d in the second, it would have d's statistics."""
     trial = Trial.make(tmp_path, EIGHT[:7], quorum=5, threshold=5, **ONE_SUM)

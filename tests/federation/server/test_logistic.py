@@ -75,6 +75,7 @@ def logistic(tmp_path: Path, sites: Sequence[str] = FOUR, **settings: Any) -> Tr
 
 
 @pytest.mark.parametrize(("columns", "ridge"), [("sum", STANDARD), ("plain", PLAIN)])
+@pytest.mark.sampled(2)
 def test_masked_and_plain_sums_are_those_of_fedhip_run(
     tmp_path: Path, fits: list[LogisticFit], columns: str, ridge: RidgeOptions
 ) -> None:
@@ -175,6 +176,7 @@ def test_without_consent_nobody_goes_on_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("step", ["unmask", "personalize"])
+@pytest.mark.sampled(2)
 def test_a_site_that_misses_the_end_of_a_sum_is_asked_again_in_the_next(
     tmp_path: Path, step: str, fits: list[LogisticFit]
 ) -> None:

@@ -210,6 +210,7 @@ def test_nobody_is_asked_to_agree_where_nobody_is_gone(tmp_path: Path, sums_only
     assert "agree" not in {step for _, step in trial.grid.asked}
 
 
+@pytest.mark.slow
 def test_the_server_holds_one_vector_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None
 ) -> None:

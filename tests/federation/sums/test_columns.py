@@ -71,6 +71,7 @@ def fedhip_run(path: Path, trial: Trial, outlier: float | None = 1e5, column: in
     ("outlier", "column", "secure"),
     [(1e5, DOLLARS, True), (1e5, DOLLARS, False), (1e7, DOLLARS, True), (1e5, 0, True), (1e5, 0, False)],
 )
+@pytest.mark.sampled(3)
 def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: int, secure: bool) -> None:
     trial = in_dollars(tmp_path, outlier, column, secure_sum=secure)
     for site in FOUR:
