@@ -8,7 +8,11 @@ from hypothesis import settings
 ONE_OF = 3
 
 
+def one_of() -> int:
+    """Of so many problems this run of the tests draws one."""
+    return ONE_OF if settings.get_current_profile_name() == "quick" else 1
+
+
 def examples(number: int) -> settings:
     """For a test with another number of problems than the profile's."""
-    quick = settings.get_current_profile_name() == "quick"
-    return settings(max_examples=max(2, number // ONE_OF) if quick else number)
+    return settings(max_examples=max(2, number // one_of()))

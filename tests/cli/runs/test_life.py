@@ -415,7 +415,6 @@ def test_from_within_the_folder_one_is_told_to_go_out(
     assert digest(run.parent) == before
 
 
-@pytest.mark.usefixtures("pictures")
 def test_the_report_follows(run: Path, tmp_path: Path) -> None:
     east = feature_file(tmp_path / "unmistakable.npz", ["unmistakable"])
     done("join", run, "--features", east)

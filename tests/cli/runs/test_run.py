@@ -568,7 +568,6 @@ def test_all_methods_stand_beside_one_another(features: Path, capsys: pytest.Cap
     assert "FedAS: degenerates to local training" in shown
 
 
-@pytest.mark.usefixtures("pictures")
 def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With priors: rows of the table, entries of results.json, and the report."""
     words = ("--features", str(features), "--clients", "4", "--prior", "client", "--out", "beyond")
