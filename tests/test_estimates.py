@@ -79,7 +79,8 @@ def test_on_noise_no_candidate_is_ahead_for_what_it_may_choose() -> None:
     assert (np.abs(np.mean(shares, axis=0) - 0.25) <= 3.0 * errors).all(), np.mean(shares, axis=0)
 
 
-@pytest.mark.parametrize("rows", [pytest.param(10, marks=pytest.mark.slow), 20])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [10, 20])
 def test_on_noise_nobody_alone_is_ahead_by_its_penalty(rows: int) -> None:
     """By rows left out one by one, the penalty of a row is chosen by models that know it: .301 and .273, by folds."""
     shares = []

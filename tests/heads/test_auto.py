@@ -117,6 +117,7 @@ def test_rows_right_are_those_of_refits_without_the_row_and_its_folds_choices() 
         assert made.right["majority"] == int((np.array(counts) == client.train[1]).sum())
 
 
+@pytest.mark.slow
 def test_on_noise_nothing_is_expected_beyond_chance() -> None:
     """Eight candidates, 130 priors of each, 29 α, 15 penalties: against the mean of all candidates, up to 3 points.
 

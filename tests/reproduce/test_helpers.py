@@ -62,6 +62,7 @@ def test_cores_are_shared_out() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+@pytest.mark.slow
 def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     with helper_processes(2, note_cores, tmp_path):
@@ -90,6 +91,7 @@ def test_a_helper_that_fails_says_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
     with helper_processes(2, wait_for_ever, tmp_path):
         until((tmp_path / "began").exists)

@@ -50,6 +50,7 @@ def clinics(monkeypatch: pytest.MonkeyPatch) -> pl.DataFrame:
     return frame
 
 
+@pytest.mark.slow
 def test_the_table_of_all_that_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

@@ -303,6 +303,7 @@ def test_a_second_ctrl_c_does_not_stop_the_tidying_up(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.slow
 def test_a_folder_that_may_not_be_written_to_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stops root: another user tries."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # who could not write down what he ran either

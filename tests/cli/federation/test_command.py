@@ -312,6 +312,7 @@ def test_a_mistyped_option_is_answered_with_the_right_one(fed: Path, capsys: pyt
     assert "did you mean '--background'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_no_engine() -> None:
     code = "import sys, fedhip.cli.main as m; m.build_parser(); print({'flwr', 'httpx', 'h11'} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603

@@ -378,6 +378,7 @@ def test_ctrl_c_while_features_are_extracted(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
     """In the middle of writing models, where it may well sit in a thread: each takes a while, to be met at it."""
     source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)

@@ -210,6 +210,7 @@ def test_units_that_are_given_and_leave_no_room(tmp_path: Path) -> None:
         trial.run()
 
 
+@pytest.mark.slow
 def test_room_for_many_sites_is_that_of_all_rows(tmp_path: Path, sums_only: None) -> None:
     """The units are such that all sites' numbers fit together: one site's may take most of the room."""
     sites = tuple("abcdefghijklmnopqrst")

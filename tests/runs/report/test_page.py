@@ -393,6 +393,7 @@ def test_missing_package_names_the_remedy(package: str, record: RunRecord, monke
         render_report([record])
 
 
+@pytest.mark.slow
 def test_package_needs_neither_to_be_imported() -> None:
     code = "import sys; sys.modules.update(jinja2=None, matplotlib=None); import fedhip.runs.report"
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
