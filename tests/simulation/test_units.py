@@ -345,6 +345,7 @@ def parties(X: Array, y: Array, sites: Array) -> list[Client]:
 
 
 @pytest.mark.parametrize("kind", ["as they are", "dollars", "outlier"])
+@pytest.mark.sampled(3)
 def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> None:
     """But for what the outlier's own column says, of which there is a warning."""
     X, y, sites = shares()
