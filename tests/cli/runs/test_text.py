@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -104,7 +105,7 @@ def test_every_door_gives_the_same_numbers(
     done("describe", "notes.csv", "--label", "ward", "--client", "clinic", "--text", "note", "--backbone", backbone,
          "--out", "columns.toml")  # fmt: skip
     done("run", "--data", "notes.csv", "--columns", "columns.toml", "--head", "ridge", "--out", "described")
-    options = {"text": "note", "backbone": backbone, "device": "cpu", "head": "ridge"}
+    options: dict[str, Any] = {"text": "note", "backbone": backbone, "device": "cpu", "head": "ridge"}
     frame = fedhip.run(rows, label="ward", client="clinic", out="frame", **options)
     first = Run.open("run")
     for other in (Run.open("again"), Run.open("described"), frame):
