@@ -16,6 +16,7 @@ import torch
 from hypothesis import Phase, settings
 
 from tests.browser import browser  # noqa: F401 - for all tests
+from tests.drawing import ONE_OF
 from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
@@ -25,6 +26,7 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, max_examples=60, database=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("default"), max_examples=60 // ONE_OF)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 # A mutant needs one example that fails, not the smallest.
 settings.register_profile(
@@ -44,9 +46,14 @@ def daily_seed() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis' own option: given on the command line, that counts."""
-    if getattr(config.option, "hypothesis_seed", None) is None and os.environ.get("HYPOTHESIS_PROFILE") is None:
+    """The day's seed, or Hypothesis' own option: given on the command line, that counts. `make test` draws fewer."""
+    os.environ.setdefault("FEDHIP_SEED", str(daily_seed()))  # workers that start past midnight have it too
+    if os.environ.get("HYPOTHESIS_PROFILE") is not None:
+        return
+    if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(daily_seed())
+    if config.option.markexpr == "not slow":
+        settings.load_profile("quick")
 
 
 def pytest_report_header() -> str:
@@ -77,8 +84,20 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; the others in the order in which they lie."""
+    """Long files first, the others in the order in which they lie; most cases of what is sampled are slow."""
+    sampled: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            sampled.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+    for cases in sampled.values():
+        mark = cases[0].get_closest_marker("sampled")
+        assert mark is not None
+        of = min(*mark.args, len(cases))
+        for number, case in enumerate(cases):
+            if number % of != daily_seed() % of:
+                case.add_marker(pytest.mark.slow)
     rank = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path.name, len(LONG)))
 
@@ -118,10 +137,11 @@ def no_power_cuts(surroundings: pytest.MonkeyPatch) -> None:
 #: What draws the pictures of a report.
 DRAWN = {
     "figures": (
-        *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against"),
+        *("accuracy_by_client", "alphas_chosen", "candidates", "confusion", "differences_of_clients", "gain_against"),
         *("leave_one_out_curve", "means_of_runs", "partition", "seconds_by_phase", "spread_of_methods"),
     ),
     "curves": ("gains_by_client", "reliability", "roc"),
+    "regression": ("TargetPage.picture",),
 }
 
 

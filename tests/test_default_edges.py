@@ -54,6 +54,7 @@ USABLE: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("kind", USABLE)
+@pytest.mark.sampled(3)
 def test_the_estimator_takes_it(kind: str) -> None:
     X, y, sites = table()
     Z = USABLE[kind](X)
@@ -71,6 +72,7 @@ OUTWEIGHING: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])
 @pytest.mark.parametrize("kind", OUTWEIGHING)
+@pytest.mark.sampled(3)
 def test_whose_values_cost_all_others_a_column_is_named(
     tmp_path: Path, kind: str, head: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +209,7 @@ def test_rows_that_no_model_can_answer_are_refused_when_they_are_asked_about(
 
 
 @pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])
+@pytest.mark.sampled(2)
 def test_a_question_in_another_unit_than_the_training_rows_is_pointed_out(
     tmp_path: Path, head: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def stacked(clients: list[Client]) -> tuple[Array, Array, Array]:
 @pytest.mark.parametrize(
     "options", [{}, {"alpha": 3.0}, {"beta": 2.0}, {"only_local_classes": True}], ids=lambda options: str(options)
 )
+@pytest.mark.sampled(3)
 def test_the_estimator_and_a_round_have_the_same_models(
     options: dict[str, Any], standardize: bool, intercept: bool
 ) -> None:
@@ -54,6 +55,7 @@ def test_the_estimator_and_a_round_have_the_same_models(
 
 @pytest.mark.parametrize("prior", ["none", "client"])
 @pytest.mark.parametrize("head", ["ridge", "lda", "logistic"])
+@pytest.mark.sampled(3)
 def test_the_estimator_and_a_method_reach_the_same(head: str, prior: Any) -> None:
     clients = federation(SIZES)
     X, y, groups = stacked(clients)
@@ -86,6 +88,7 @@ def test_the_estimator_and_a_method_reach_the_same(head: str, prior: Any) -> Non
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )
+@pytest.mark.sampled(2)
 def test_the_estimator_and_a_run_on_disk_have_the_same_models(
     tmp_path: Path, words: tuple[str, ...], options: dict[str, Any]
 ) -> None:

@@ -45,12 +45,9 @@ def estimates_of(clients: list[Client], head: str, prior: Any, alpha: Any = "loo
     return [own.estimate for own in found if own is not None and own.estimate is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("head", "prior"),
-    [
-        *(pytest.param(head, "client", marks=pytest.mark.slow) for head in ("ridge", "lda", "logistic")),
-        ("lda", "none"),
-    ],
+    ("head", "prior"), [("ridge", "client"), ("lda", "client"), ("logistic", "client"), ("lda", "none")]
 )
 def test_on_noise_every_head_expects_what_chance_gives(head: str, prior: str) -> None:
     """Chance is .25. By the rows that everything was chosen on, with 10 rows: ridge .30, LDA .27, logistic .31.
@@ -82,7 +79,8 @@ def test_on_noise_no_candidate_is_ahead_for_what_it_may_choose() -> None:
     assert (np.abs(np.mean(shares, axis=0) - 0.25) <= 3.0 * errors).all(), np.mean(shares, axis=0)
 
 
-@pytest.mark.parametrize("rows", [pytest.param(10, marks=pytest.mark.slow), 20])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [10, 20])
 def test_on_noise_nobody_alone_is_ahead_by_its_penalty(rows: int) -> None:
     """By rows left out one by one, the penalty of a row is chosen by models that know it: .301 and .273, by folds."""
     shares = []

@@ -30,7 +30,7 @@ def test_the_tour(tmp_path: Path) -> None:
     (recipe,) = re.findall(r"^demo:.*\n((?:\t.*\n)+)", (EXAMPLES.parent / "Makefile").read_text(), re.MULTILINE)
     assert "run --dataset sketches --clients 50 --out runs/demo" in recipe
     assert "python examples/new_site.py runs" in recipe
-    environment = {"FEDHIP_CACHE": str(tmp_path / "cache")}
+    environment = {"FEDHIP_CACHE": str(tmp_path / "cache"), "FEDHIP_TEST_PICTURES": "drawn"}
     demo = f"fedhip run --data drawings.npz --clients 9 --concentration 0.5 --out runs/demo --quiet; {new_site}"
     run(["bash", "-euc", demo], tmp_path, environment)
     told = follow(EXAMPLES.parent / "README.md", tmp_path, kinds=("sh",), **environment)

@@ -124,6 +124,7 @@ def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
     assert (answers == data.target_names[data.target[500:]]).mean() > 0.85
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_text(tmp_path: Path) -> None:
     page = DOCS / "tutorials" / "text.md"
     told = follow(page, tmp_path, FEDHIP_CACHE=str(tmp_path / "cache"))

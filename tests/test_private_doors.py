@@ -314,6 +314,7 @@ values = ["f", "m"]
 """
 
 
+@pytest.mark.usefixtures("same_noise")
 def test_a_table_needs_ranges_that_were_agreed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, columns = tmp_path / "people.csv", tmp_path / "columns.toml"
     table.write_text(CSV.replace("20,f,a", ",f,a"), encoding="utf-8")  # some ages are missing

@@ -103,6 +103,7 @@ def hold(device: torch.device, megabytes: int) -> torch.Tensor:
     return torch.ones(megabytes * 2**20, dtype=torch.uint8, device=device)
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_work_alone() -> None:
     assert peak_memory(Setup("quick", torch.device("cpu")), hold, 100) == pytest.approx(100 * 2**20, rel=0.2)
 

@@ -109,7 +109,7 @@ def test_json_is_one_document_with_these_keys(words: str, capsys: pytest.Capture
 def test_quiet_says_nothing_on_success_and_what_was_asked_for_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done("run", "--features", "f.npz", "-o", tmp_path / "run", "-s", "1", "-q")
+    done("run", "--features", "f.npz", "--head", "ridge", "-o", tmp_path / "run", "-s", "1", "-q")
     assert capsys.readouterr() == ("", "")
     done("show", tmp_path / "run", "--quiet")
     assert "mean over clients" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.covariance import oas
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -19,6 +19,7 @@ from fedhip.core import Standardization
 from fedhip.core.discriminant import Discriminant
 from fedhip.errors import InputError
 from tests.core.problems import Array, Client, relative_error
+from tests.drawing import examples
 
 WIDTH, CLASSES = 6, 4
 
@@ -80,7 +81,7 @@ def test_features_that_are_zero_in_every_row_change_nothing(shrinkage: Shrinkage
     assert bool((torch.linalg.eigvalsh(found.covariance) > 0.0).all()), "a metric for the penalty of logistic heads"
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0, "oas"]), st.integers(1, 8))
 def test_leave_one_out_is_a_refit(seed: int, shrinkage: Shrinkage, width: int) -> None:
     mine, others = gaussians(9, seed, width=width), gaussians(20, seed + 1, width=width)

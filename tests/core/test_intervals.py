@@ -56,7 +56,7 @@ def drawn(rng: np.random.Generator, n: int, d: int) -> tuple[Ints, Floats]:
 @pytest.mark.parametrize(("n", "d"), [(40, 2), (60, 4), (400, 4)])
 def test_a_clients_intervals_cover(n: int, d: int) -> None:
     rng = np.random.default_rng(0)
-    labels, scores = drawn(rng, 400_000, d)
+    labels, scores = drawn(rng, 100_000, d)
     truth = classification_metrics(labels, scores.argmax(1), probabilities=softmax(scores, 0.4), num_classes=d)
     found: dict[str, list[Estimate | None]] = {name: [] for name in truth}
     for _ in range(REPEATS):
@@ -74,7 +74,7 @@ def test_a_clients_intervals_cover(n: int, d: int) -> None:
 
 def test_classes_of_one_row_do_not_seem_certain() -> None:
     rng, d, n = np.random.default_rng(1), 20, 30
-    labels, scores = drawn(rng, 400_000, d)
+    labels, scores = drawn(rng, 100_000, d)
     truth = classification_metrics(labels, scores.argmax(1), probabilities=softmax(scores, 0.4), num_classes=d)
     found: dict[str, list[Estimate | None]] = {"balanced_accuracy": [], "auc": []}
     for _ in range(REPEATS):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as oracle
@@ -26,6 +26,7 @@ from fedhip.core.metrics import (
     softmax,
 )
 from fedhip.errors import InputError
+from tests.drawing import examples
 
 Rows = tuple[int, Ints, Ints, Floats, Floats | None]
 
@@ -47,7 +48,7 @@ def value(found: dict[str, Any], name: str) -> float | None:
     return None if found[name] is None else found[name].value
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(classified())
 def test_every_metric_of_classes_is_that_of_scikit_learn(rows: Rows) -> None:
     d, y, predicted, p, w = rows
@@ -84,7 +85,7 @@ def test_every_metric_of_classes_is_that_of_scikit_learn(rows: Rows) -> None:
                 assert one.high - one.low > 0.0 or name == "log_loss"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(classified())
 def test_a_row_of_weight_two_is_two_rows(rows: Rows) -> None:
     d, y, predicted, p, _ = rows
@@ -118,7 +119,7 @@ def test_calibration_error_by_hand() -> None:
     assert expected_error(bins) == pytest.approx((0.45 + 0.66) / 3)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(1, 200), st.integers(0, 10_000))
 def test_calibration_error_against_a_loop(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -134,7 +135,7 @@ def test_calibration_error_against_a_loop(n: int, seed: int) -> None:
     assert value(found, "calibration_error") == pytest.approx(error, abs=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 10_000), st.integers(2, 40))
 def test_the_roc_curve_is_that_of_scikit_learn(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
@@ -154,7 +155,7 @@ def test_the_roc_curve_is_that_of_scikit_learn(seed: int, n: int) -> None:
         assert height == pytest.approx(want, abs=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.integers(1, 20),
     st.integers(1, 3),

@@ -32,6 +32,7 @@ from fedhip.utils.parallel import in_order, is_elsewhere, summed  # noqa: E402
 from fedhip.utils.progress import silent  # noqa: E402
 from fedhip.utils.text import json_text  # noqa: E402
 from tests.runs.samples import EXACT, feature_file, feature_set  # noqa: E402
+from tests.waiting import PATIENCE, until  # noqa: E402
 
 pytestmark = pytest.mark.slow
 NEEDED = 2**28
@@ -108,14 +109,10 @@ def test_a_command_starts_a_cluster_of_its_own_and_ends_it_when_interrupted(tmp_
         assert heard_at(processes) <= {"0100007F", "0000000000000000FFFF00000100007F", f"{'0' * 24}01000000"}
         assert heard_at(processes)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
         assert [line for line in lines if "█" not in line and "░" not in line] == ["fedhip: interrupted\n"]
     assert not folder.exists()
-    for _ in range(100):
-        if not (left := children_in(str(folder))):
-            break
-        time.sleep(0.1)
-    assert not left
+    until(lambda: not children_in(str(folder)))
     assert not (tmp_path / "run").exists()
 
 

@@ -188,6 +188,7 @@ def test_large_scores_are_compared_by_their_size(tmp_path: Path) -> None:
     assert export.difference < 1e-6
 
 
+@pytest.mark.slow
 def test_the_embedded_backbone(embedded: tuple[Model, Export]) -> None:
     model, export = embedded
     assert 38e6 < export.bytes < 40e6
@@ -217,6 +218,7 @@ def test_the_documentation_brings_images_to_8_bits_as_a_window_does(
         np.testing.assert_array_equal(np.asarray(names["image"])[..., 0], window.apply(values))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation(
     embedded: tuple[Model, Export], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +235,7 @@ def test_the_example_of_the_documentation(
     assert float(probability) == pytest.approx(float(best.values), abs=2e-4)
 
 
-@pytest.mark.parametrize(("kind", "pooling"), [("ViT", None), ("ViTMAE", "mean")])
+@pytest.mark.parametrize(("kind", "pooling"), [pytest.param("ViT", None, marks=pytest.mark.slow), ("ViTMAE", "mean")])
 def test_an_encoder_of_the_hub(tmp_path: Path, kind: str, pooling: str | None) -> None:
     """ViT-MAE also where transformers would shuffle the patches at random."""
     transformers = pytest.importorskip("transformers")
@@ -428,6 +430,7 @@ def test_weights_that_were_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.filterwarnings("ignore")  # what torch warns of before it gives up is its own
+@pytest.mark.slow
 def test_backbones_that_torch_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(96, reference_to(tmp_path))
 
@@ -476,6 +479,7 @@ def test_a_file_that_onnxruntime_cannot_run_is_refused(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(tmp_path: Path) -> None:
     """By a process of its own: torch says some things only once."""
     model_of(96, reference_to(tmp_path)).to_file(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Sites' reports take a second each to draw; those tests that look at one ask for `reports`."""
+"""Sites' reports take their time; those tests that look at one ask for `reports`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def no_reports(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def reports(pictures: None) -> None:
-    """Draw them."""
+def reports() -> None:
+    """Write them."""
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ class InAProcess:
         return answer
 
 
+@pytest.mark.slow
 def test_most_steps_need_no_torch(tmp_path: Path) -> None:
     """All but those in which a sum is computed, each in a process of its own, as the engine runs it."""
     table = ThreeSums(tmp_path)

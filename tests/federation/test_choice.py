@@ -104,6 +104,7 @@ def accuracies(run: Run, site: str) -> dict[str, float]:
     ],
     ids=["usual", "no prior", "local classes", "lift"],
 )
+@pytest.mark.sampled(2)
 def test_models_choices_and_results_are_those_of_fedhip_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], agreed: dict[str, Any]
 ) -> None:
@@ -279,6 +280,7 @@ def test_a_killed_server_goes_on_with_the_sums_it_has(tmp_path: Path, another_us
 
 
 @pytest.mark.parametrize("number", [4, SHARES_SUM])
+@pytest.mark.sampled(2)
 def test_wrong_numbers_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     trial = choosing(tmp_path, **SHORT)
 
@@ -386,6 +388,7 @@ def test_a_site_refuses_sums_that_are_none(change: Callable[[Vector], Vector], m
 
 
 @pytest.mark.parametrize("steps", [0, 4 * SHARE_STEPS])
+@pytest.mark.sampled(2)
 def test_shares_that_leave_none_to_the_others_make_no_model(tmp_path: Path, steps: int) -> None:
     trial = choosing(tmp_path, **SHORT, prior="none")
     trial.fault("asked", "b", "personalize", told_otherwise(put_share(0, steps)))

@@ -28,6 +28,7 @@ def assert_same(own: Model, other: Model) -> None:
 
 @pytest.mark.parametrize("columns", ["sum", "plain"])
 @pytest.mark.parametrize("head", ["lda", "logistic"])
+@pytest.mark.sampled(2)
 def test_models_are_those_of_fedhip_run(
     tmp_path: Path, head: str, columns: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def assert_same_answers(own: Model, other: Model) -> None:
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
+@pytest.mark.sampled(2)
 def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dict[str, Any], sums: list[str]) -> None:
     trial = skewed(tmp_path, **settings)
     result, expected = trial.run(), fedhip_run(tmp_path / "run", trial.agreement, **settings)
@@ -139,6 +140,7 @@ def test_who_joins_the_result_has_no_prior(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "number"), [("keys", 2), ("unmask", 2), ("mask", 3), ("unmask", 4)])
+@pytest.mark.sampled(4)
 def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int, another_user: Callable[[], None]) -> None:
     trial, other = (skewed(tmp_path / name, head="lda", columns="plain") for name in ("killed", "whole"))
     trial.grid.stop_at = (step, 4 * (number - 1) + 2)
@@ -173,6 +175,7 @@ def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 3), ("lda", 4)])
+@pytest.mark.sampled(3)
 def test_wrong_numbers_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, number: int) -> None:
     trial = skewed(tmp_path, **(ONE_SUM if head == "ridge" else {"head": head, "columns": "plain"}))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,6 +47,7 @@ from fedhip.privacy.noise import derived
 from fedhip.privacy.public import PublicMap
 from fedhip.runs import Run
 from fedhip.runs.report import render_report
+from tests.drawing import examples
 from tests.federation.samples import CLASSES, EIGHT, FOUR, WIDTH, Trial, rows_of, write_rows
 from tests.federation.table import Table
 
@@ -186,7 +187,7 @@ def test_the_attacks_of_the_audit_find_nobody_in_a_sum_with_noise_and_everybody_
 
 
 @given(sites=st.integers(2, 60), data=st.data(), epsilon=st.sampled_from([0.5, 1.0, 8.0]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_shares_of_the_honest_survivors_of_any_allowed_dropouts_reach_sigma(
     sites: int, data: st.DataObject, epsilon: float
 ) -> None:

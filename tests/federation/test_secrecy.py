@@ -94,6 +94,7 @@ def wire(trial: Trial) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("gone", "number"), [(None, 0), ("mask", 1), ("keys", 2), ("mask", 2), ("mask", 3), ("unmask", 3)]
 )
+@pytest.mark.sampled(3)
 def test_no_plain_statistics_in_any_message_or_file(tmp_path: Path, gone: str | None, number: int) -> None:
     """Nor of what columns are like, nor of what β is chosen by, in any of the three sums."""
     trial = Trial.make(tmp_path, quorum=3, threshold=3)

@@ -62,6 +62,7 @@ def trial(folder: Path, table: Description, **settings: Any) -> Trial:
 
 
 @pytest.mark.parametrize("settings", [{}, {"few_rows": False, "prior": "client"}], ids=["ridge", "census and priors"])
+@pytest.mark.sampled(2)
 def test_tables_at_sites_give_the_models_of_a_run_on_all_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
     table = described()
     made = trial(tmp_path, table, **settings)

@@ -119,6 +119,7 @@ def test_rows_right_are_those_of_refits_without_the_row_and_its_folds_choices() 
         assert made.right["majority"] == int((np.array(counts) == client.train[1]).sum())
 
 
+@pytest.mark.slow
 def test_on_noise_nothing_is_expected_beyond_chance() -> None:
     """Eight candidates, 130 priors of each, 29 α, 15 penalties: against the mean of all candidates, up to 3 points.
 
@@ -188,6 +189,7 @@ def test_rows_of_one_group_are_nothing_to_judge_by() -> None:
 
 @pytest.mark.filterwarnings("ignore:the equations are singular:fedhip.errors.NumericalWarning")
 @pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.sampled(3)
 def test_features_that_say_nothing_are_no_error(width: int) -> None:
     """Members are singular, of which one line may warn: all rows are the same point, or copies of one column."""
     rng = np.random.default_rng(0)
@@ -387,6 +389,7 @@ def test_wide_features_are_not_lifted() -> None:
     assert [each.features for each in found.tried] == [PLAIN]
 
 
+@pytest.mark.slow
 def test_the_logistic_head_competes_from_eight_rounds_on() -> None:
     task = Task(federation((40, 50, 60)), CLASSES, prior="client")
     assert {each.head.name for each in choose(task, max_rounds=7).tried} == {"auto"}

@@ -184,6 +184,7 @@ def test_who_comes_and_goes(tmp_path: Path) -> None:
         run.personalize(together)
 
 
+@pytest.mark.slow
 def test_less_than_a_tenth_of_the_bytes_costs_next_to_nothing(tmp_path: Path) -> None:
     """Fewer rows than half the columns: a root of the statistics is smaller than they are."""
     X, y, clients = rows(300, 600)

@@ -50,6 +50,7 @@ def test_every_method_has_a_name() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(3)
 def test_every_method_learns(name: str, head: Network) -> None:
     protocol = Protocol(rounds=12, epochs=2, learning_rate=0.1, head=head, hidden=16)
     options = {"kappa": 1.0} if name == "feddbe" else SMALL.get(name)
@@ -298,6 +299,7 @@ def without_rows(test: int = 10) -> Client:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(3)
 def test_odd_clients(name: str, head: Network) -> None:
     """One row; one class; nothing to test on; nothing to train on, at the front, so that places and numbers differ."""
     untested = replace(federation((20,), test=0, seed=3)[0], name="untested")
@@ -330,6 +332,7 @@ def test_rows_that_cannot_be_written_to_are_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(3)
 def test_only_local_classes(name: str) -> None:
     """A client of one class whose test rows are of it cannot be wrong."""
     clients = federation((5, 60, 60))

@@ -10,7 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,6 +24,7 @@ from fedhip.privacy.accounting import (
     require_epsilon,
     rho_of,
 )
+from tests.drawing import examples
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_reference_values(epsilon: float, delta: float, rho: float, multiplier: 
 
 
 @given(rho=st.floats(1e-4, 5.0), epsilon=st.floats(0.05, 15.0))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_delta_is_the_least_over_orders_in_forty_digits(rho: float, epsilon: float) -> None:
     mpmath.mp.dps = 40
 
@@ -59,7 +60,7 @@ def test_delta_is_the_least_over_orders_in_forty_digits(rho: float, epsilon: flo
 
 
 @given(epsilon=st.floats(0.01, 20.0), delta=st.floats(1e-10, 1e-2))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_there_and_back(epsilon: float, delta: float) -> None:
     rho = rho_of(epsilon, delta)
     assert epsilon * (1 - 1e-6) <= epsilon_of(rho, delta) <= epsilon
@@ -68,7 +69,7 @@ def test_there_and_back(epsilon: float, delta: float) -> None:
 
 
 @given(epsilon=st.floats(0.05, 10.0), delta=st.floats(1e-9, 1e-3))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_never_below_what_gaussian_noise_costs_exactly(epsilon: float, delta: float) -> None:
     """δ of continuous noise, exactly (Balle and Wang): zCDP is an upper bound, and at most a sixth more noise."""
     s = noise_multiplier(epsilon, delta)

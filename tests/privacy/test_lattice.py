@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedhip.privacy.lattice import IntegerFactor, factor, rank_of
+from tests.drawing import examples
 
 Whole = NDArray[np.int64]
 
@@ -83,7 +84,7 @@ def test_a_long_common_part_does_not_matter() -> None:
     assert up_to_sign(factor(Q.T @ Q, 10)) == canonical(Q)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 8), st.integers(0, 12), st.integers(2, 18), st.integers(0, 2**32 - 1))
 def test_an_answer_always_has_the_gram_matrix(n: int, more: int, bits: int, seed: int) -> None:
     Q = rows(n, 2 * n + more, bits, seed)

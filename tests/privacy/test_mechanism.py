@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
@@ -20,6 +20,7 @@ from fedhip.errors import InputError
 from fedhip.privacy.attacks import Upload, recover_rows
 from fedhip.privacy.mechanism import Mechanism
 from fedhip.privacy.public import PublicMap, PublicMoments
+from tests.drawing import examples
 
 Real = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ numbers = st.floats(-1e6, 1e6) | st.floats(-3.0, 3.0)
     more=st.tuples(numbers, numbers, numbers, st.integers(0, 2)),
     epsilon=st.sampled_from([0.1, 1.0, 8.0]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_one_row_more_changes_the_sum_by_no_more_than_the_sensitivity(
     rows: list[tuple[float, float, float, int]], more: tuple[float, float, float, int], epsilon: float
 ) -> None:

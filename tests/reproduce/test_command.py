@@ -140,6 +140,7 @@ def test_the_rows_of_the_small_version() -> None:
     assert (np.diff(numbers.astype(int)) > 0).all()
 
 
+@pytest.mark.slow
 def test_the_package_needs_no_extra() -> None:
     """torch, numpy, pillow and safetensors alone."""
     code = (

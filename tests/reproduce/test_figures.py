@@ -13,7 +13,10 @@ from fedhip.reproduce import STUDIES, reproduce
 from fedhip.reproduce.figures import line_styles
 from tests.reproduce.fakes import bench_of, pretend
 
+pytestmark = pytest.mark.usefixtures("pictures")
 
+
+@pytest.mark.slow
 def test_equal_numbers_give_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch)
     for name in ("one", "two"):

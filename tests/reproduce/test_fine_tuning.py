@@ -320,6 +320,7 @@ def bench_images() -> Dataset:
     return Dataset("mine", images, labels, tuple("xyz"))
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_command_makes_table_and_figure_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, labels = pictures(90, 7)
     np.savez(tmp_path / "mine.npz", images=images, labels=labels)

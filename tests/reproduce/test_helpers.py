@@ -19,6 +19,7 @@ import torch
 from fedhip.cli.main import main
 from fedhip.data import write_features
 from fedhip.reproduce.helpers import helper_processes, part_of
+from fedhip.utils.files import write_text
 from tests.reproduce.fakes import rows
 from tests.waiting import PATIENCE, until
 
@@ -26,7 +27,7 @@ from tests.waiting import PATIENCE, until
 def note_cores(folder: Path) -> None:
     """Work for helpers: which cores, and how many threads, each has."""
     told = {"cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads()}
-    (folder / f"{os.getpid()}.json").write_text(json.dumps(told))
+    write_text(folder / f"{os.getpid()}.json", json.dumps(told))  # under its name when it is whole
 
 
 def fail(folder: Path) -> None:
@@ -61,11 +62,12 @@ def test_cores_are_shared_out() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+@pytest.mark.slow
 def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     with helper_processes(2, note_cores, tmp_path):
         mine = os.sched_getaffinity(0)
-        until(lambda: list(tmp_path.glob("*.json")))
+        until(lambda: list(tmp_path.glob("[0-9]*.json")))
     (file,) = tmp_path.glob("*.json")
     theirs = json.loads(file.read_text())
     assert theirs["threads"] == len(theirs["cores"])
@@ -80,6 +82,7 @@ def test_one_job_starts_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [fail, fail_and_dawdle])
+@pytest.mark.sampled(2)
 def test_a_helper_that_fails_says_nothing(
     work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +91,7 @@ def test_a_helper_that_fails_says_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
     with helper_processes(2, wait_for_ever, tmp_path):
         until((tmp_path / "began").exists)

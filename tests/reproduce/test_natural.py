@@ -50,6 +50,7 @@ def clinics(monkeypatch: pytest.MonkeyPatch) -> pl.DataFrame:
     return frame
 
 
+@pytest.mark.slow
 def test_the_table_of_all_that_is_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
@@ -106,6 +107,8 @@ def test_the_same_numbers_as_a_run_has(tmp_path: Path) -> None:
         assert means[method] == pytest.approx(run.results["methods"][method]["accuracy"]["mean"])
 
 
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.slow
 def test_a_regression_has_a_column_of_its_own(
     clinics: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

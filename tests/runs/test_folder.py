@@ -50,6 +50,7 @@ def joined(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["interrupt", "exception", "full disk"])
+@pytest.mark.sampled(3)
 def test_a_fault_at_any_write_of_a_new_run_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_fault_at_any_write_of_a_new_run_leaves_nothing(
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["interrupt", "exception", "full disk"])
 @pytest.mark.parametrize("change", [forgotten, joined])
+@pytest.mark.sampled(3)
 def test_a_fault_at_any_write_of_a_change_leaves_the_run_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any], fault: BaseException
 ) -> None:
@@ -301,6 +303,7 @@ def test_a_second_ctrl_c_does_not_stop_the_tidying_up(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.slow
 def test_a_folder_that_may_not_be_written_to_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stops root: another user tries."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # who could not write down what he ran either

@@ -154,6 +154,7 @@ def test_a_head_that_nobody_knows_is_of_another_version(tmp_path: Path) -> None:
 
 @heads
 @priors
+@pytest.mark.sampled(4)
 def test_models_answer_as_they_were_tested(tmp_path: Path, head: str, prior: str) -> None:
     run = make(tmp_path / "run", head=head, prior=prior)
     entries = run.results["methods"][HEADS[head].method]["per_client"]
@@ -171,6 +172,7 @@ def test_models_answer_as_they_were_tested(tmp_path: Path, head: str, prior: str
 
 @pytest.mark.parametrize("head", [*HEADS])
 @priors
+@pytest.mark.sampled(4)
 def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     tmp_path: Path, head: str, prior: str
 ) -> None:
@@ -214,6 +216,7 @@ def test_forgetting_leaves_the_lda_of_a_run_without_the_client(tmp_path: Path) -
 @heads
 @pytest.mark.parametrize("only_local", [False, True], ids=["all classes", "only local classes"])
 @priors
+@pytest.mark.sampled(4)
 def test_forget_then_personalize_equals_never_joined_bit_exact(
     tmp_path: Path, head: str, only_local: bool, prior: str
 ) -> None:
@@ -240,6 +243,7 @@ def test_forget_then_personalize_equals_never_joined_bit_exact(
 
 
 @pytest.mark.parametrize("event", ["forget", "join", "personalize"])
+@pytest.mark.sampled(3)
 def test_what_candidates_reached_goes_with_the_rows_it_counts(tmp_path: Path, event: str) -> None:
     run = make(tmp_path / "run", head="auto")
     assert run.results["choice"]["rows"] == 72
@@ -254,6 +258,7 @@ def test_what_candidates_reached_goes_with_the_rows_it_counts(tmp_path: Path, ev
 
 
 @heads
+@pytest.mark.sampled(2)
 def test_join_then_forget_restores_the_sum_and_the_models(tmp_path: Path, head: str) -> None:
     run = make(tmp_path / "run", head=head)
     before, models = run.total().digest(), [run.model(name) for name in (None, *NAMES)]
@@ -274,6 +279,7 @@ def test_join_then_forget_restores_the_sum_and_the_models(tmp_path: Path, head: 
 
 
 @heads
+@pytest.mark.sampled(2)
 def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     F, y = rows_of("north", 8, 5)
     more = Client("north", (F, y), (F[:0], y[:0]))
@@ -333,6 +339,7 @@ def objective(model: Model, names: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize("event", ["forget", "join"])
 @pytest.mark.parametrize("penalty", [2.0, 40.0])
+@pytest.mark.sampled(4)
 def test_a_warm_restart_reaches_the_optimum_of_those_present(tmp_path: Path, event: str, penalty: float) -> None:
     """The same objective, within 1e-6, as rounds from scratch over those who are present."""
     fixed: dict[str, Any] = {"penalty": penalty, "temperature": 2.0}
@@ -426,6 +433,7 @@ def with_odd_clients() -> FeatureSet:
 
 @heads
 @priors
+@pytest.mark.sampled(4)
 def test_clients_of_one_row_or_one_class_and_a_class_that_nobody_has(tmp_path: Path, head: str, prior: str) -> None:
     run = make(tmp_path / "run", with_odd_clients(), head=head, prior=prior)
     F = rows_of("somebody", 50)[0]

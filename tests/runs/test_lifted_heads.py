@@ -94,6 +94,7 @@ def accuracies(head: str, run: Run) -> list[tuple[float, float]]:
 
 @heads
 @kinds
+@pytest.mark.sampled(4)
 def test_a_lifted_run_is_the_run_of_lifted_rows(tmp_path: Path, head: str, kind: LiftKind) -> None:
     lifted, plain = pair(tmp_path, head, kind)
     require_same(lifted, plain)
@@ -107,6 +108,7 @@ def test_a_lifted_run_is_the_run_of_lifted_rows(tmp_path: Path, head: str, kind:
 
 
 @heads
+@pytest.mark.sampled(3)
 def test_who_comes_and_goes_is_lifted_for_every_head(tmp_path: Path, head: str) -> None:
     """Rows of new clients, more rows of old ones, and the rows of everybody that a head in rounds goes over."""
     runs = pair(tmp_path, head)
@@ -130,6 +132,7 @@ def test_who_comes_and_goes_is_lifted_for_every_head(tmp_path: Path, head: str) 
 
 
 @heads
+@pytest.mark.sampled(3)
 def test_who_leaves_again_leaves_no_trace(tmp_path: Path, head: str) -> None:
     run = make_run(tmp_path / "run", head=head, lift=settings())
     before = contents(run.path, EXACT)
@@ -167,6 +170,7 @@ def test_an_exported_model_lifts_and_adds_its_intercept(tmp_path: Path, head: st
 
 
 @beyond
+@pytest.mark.sampled(3)
 def test_the_commands_lift_rows_for_every_head(tmp_path: Path, head: str, capsys: pytest.CaptureFixture[str]) -> None:
     file, run = feature_file(tmp_path / "f.npz"), tmp_path / "run"
     lift = ("--lift", "relu", "--lift-width", LIFTED)
@@ -191,6 +195,7 @@ def test_the_commands_lift_rows_for_every_head(tmp_path: Path, head: str, capsys
 @pytest.mark.parametrize(
     "options", [{"head": "lda", "fit_intercept": True}, {"head": "logistic"}, {"prior": "client"}], ids=str
 )
+@pytest.mark.sampled(3)
 def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {name: rows_of(name, 20) for name in NAMES}
     X, y = (np.concatenate([part[i] for part in parts.values()]) for i in (0, 1))

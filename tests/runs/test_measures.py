@@ -56,6 +56,7 @@ def entries(run: Run, method: str) -> dict[str, Json]:
 @pytest.mark.parametrize("prior", ["none", "client"])
 @pytest.mark.parametrize("head", ["ridge", "lda", "logistic"])
 @pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.sampled(3)
 def test_every_metric_is_scikit_learns_of_the_probabilities_that_the_folder_gives(
     tmp_path: Path, head: str, prior: str, classes: int
 ) -> None:

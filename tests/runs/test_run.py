@@ -43,6 +43,7 @@ def words(options: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(words(options)) or "default")
+@pytest.mark.sampled(3)
 def test_the_same_run_as_by_command(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhip.simulation.lifting.DEFAULT_WIDTH", 32)  # for both, and 50 times as fast
     path = feature_file(tmp_path / "sites.npz", NAMES)

@@ -26,6 +26,7 @@ def test_every_fault_can_be_put_in_and_its_tests_are_there(fault: Fault, tmp_pat
         assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), test
 
 
+@pytest.mark.slow
 def test_a_fault_is_noticed_and_one_that_changes_nothing_is_not() -> None:
     test = "tests/core/test_standardization.py::test_other_widths_are_refused"
     for becomes, left in (("if False:", []), ("if not width == len(self.mean):", [test])):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import PATIENCE
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "mutate.py"
@@ -44,6 +46,7 @@ def mutate(folder: Path, name: str, price: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603
 
 
+@pytest.mark.slow
 def test_survivors_are_those_that_no_test_can_tell(tmp_path: Path) -> None:
     done = mutate(tmp_path, "shop", price="> 0")
     survived = {line.split(": ", 1)[1] for line in done.stdout.splitlines() if " SURVIVED " in line}

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
@@ -30,6 +30,7 @@ from fedhip.simulation.private import (
 )
 from fedhip.simulation.private.federation import positive
 from fedhip.simulation.private.units import counted_rows
+from tests.drawing import examples
 
 Real = NDArray[np.float64]
 #: So little noise that what is found is what there is.
@@ -178,7 +179,7 @@ def test_a_unit_counts_with_no_more_rows_than_agreed(unit: str, rows: int, most:
     size=st.sampled_from([1e-3, 1.0, 1e8]),
     alike=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_without_any_group_the_others_give_the_same_and_the_sum_changes_by_no_more_than_it_may(
     of: list[int], most: int, seed: int, size: float, alike: bool
 ) -> None:

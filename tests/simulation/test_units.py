@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.core.affine import AffineModel
@@ -23,16 +23,21 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.outcome import Outcome
 from fedhip.sklearn import FedHiPClassifier
 from tests.core.problems import Array
+from tests.drawing import examples
 
 WIDTH, CLASSES, SITES, TRAIN, ROWS = 4, 3, 3, 60, 110
-HEADS: tuple[dict[str, Any], ...] = (
-    {"head": "ridge"},
-    {"head": "ridge", "prior": "client"},
-    {"fit_intercept": False},
-    {"head": "lda"},
-    {"head": "logistic"},
+#: With classes' priors and by rounds of gradients it takes several times as long.
+heads = pytest.mark.parametrize(
+    "options",
+    [
+        {"head": "ridge"},
+        pytest.param({"head": "ridge", "prior": "client"}, marks=pytest.mark.slow),
+        {"fit_intercept": False},
+        {"head": "lda"},
+        pytest.param({"head": "logistic"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
 )
-heads = pytest.mark.parametrize("options", HEADS, ids=lambda options: "-".join(map(str, options.values())))
 #: The grid rounds a feature to less than 2^-16 of its deviation, and other units to other numbers.
 ROUNDED, EXACT = 1e-4, 1e-9
 #: In rounds of gradients weights travel with 24 bits.
@@ -138,7 +143,7 @@ def require_same_estimator(seed: int, change: Change, options: dict[str, Any], t
 
 
 @heads
-@settings(max_examples=6)
+@examples(6)
 @given(seed=seeds, change=rounded)
 def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
     options: dict[str, Any], seed: int, change: Change
@@ -147,7 +152,7 @@ def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
 
 
 @heads
-@settings(max_examples=6)
+@examples(6)
 @given(seed=seeds, change=exact)
 def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_numbers(
     options: dict[str, Any], seed: int, change: Change
@@ -156,7 +161,8 @@ def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_num
     require_same_estimator(seed, change, options, tolerance)
 
 
-@settings(max_examples=5)
+@pytest.mark.slow
+@examples(5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -166,7 +172,7 @@ def test_the_choice_does_not_see_units_nor_columns_that_say_nothing_new(seed: in
     require_same_estimator(seed, change, {}, 1e-3)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(seed=seeds, change=st.builds(Change, whole=whole_shifts, order=orders, constants=constants))
 def test_an_intercept_alone_takes_out_shifts_and_constants(seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"standardize": False}, EXACT)
@@ -182,14 +188,15 @@ def test_the_papers_ridge_does_depend_on_units() -> None:
 
 @pytest.mark.parametrize("head", ["ridge", "lda"])
 @pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem", "nystroem-axes"])
-@settings(max_examples=8)
+@examples(8)
 @given(seed=seeds, change=st.builds(Change, scale=units, shift=shifts, constants=constants))
+@pytest.mark.sampled(3)
 def test_lifts_do_not_see_units(kind: LiftKind, head: str, seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"head": head, "lift": kind, "lift_width": 8}, 1e-3)
 
 
-@pytest.mark.parametrize("head", ["ridge", "lda", "auto"])
-@settings(max_examples=5)
+@pytest.mark.parametrize("head", ["ridge", "lda", pytest.param("auto", marks=pytest.mark.slow)])
+@examples(5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -205,7 +212,7 @@ def test_what_is_drawn_by_place_does_see_their_order() -> None:
             require_same_estimator(0, Change(order=(1, 0, 3, 2)), {"head": "ridge", "lift": kind, "lift_width": 8}, 0.1)
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(seed=seeds, change=st.builds(Change, scale=powers_of_two, copies=copies(WIDTH), constants=constants))
 def test_nystroems_landmarks_do_not_see_copies(seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"lift": "nystroem", "lift_width": 8}, EXACT)
@@ -242,7 +249,7 @@ def plain_round(seed: int, balance: bool) -> tuple[Outcome, list[list[AffineMode
 
 @pytest.mark.parametrize("balance", [False, True])
 @pytest.mark.parametrize(("kind", "tolerance"), [("rounded", ROUNDED), ("exact", EXACT)])
-@settings(max_examples=10)
+@examples(10)
 @given(data=st.data(), seed=seeds)
 def test_models_of_a_round_do_not_see_units_nor_columns_that_say_nothing_new(
     kind: str, tolerance: float, balance: bool, data: st.DataObject, seed: int
@@ -291,7 +298,8 @@ def accuracies(X: Array, seed: int) -> list[tuple[list[float | None], list[float
     return [(run.accuracy, run.alphas) for run in runs]
 
 
-@settings(max_examples=4)
+@pytest.mark.slow
+@examples(4)
 @given(seed=seeds, change=rounded)
 def test_methods_in_closed_form_reach_the_same_in_all_units(seed: int, change: Change) -> None:
     assert accuracies(change(table(seed)[0]), seed) == plain_accuracies(seed)
@@ -299,15 +307,15 @@ def test_methods_in_closed_form_reach_the_same_in_all_units(seed: int, change: C
 
 # --- one column in dollars --------------------------------------------------------------------------------------------
 
-PARTIES, KINDS, FEATURES = 6, 5, 20
+PARTIES, KINDS, FEATURES = 3, 5, 20
 
 
-def shares(rows: int = 1800) -> tuple[Array, Array, Array]:
-    """Twenty features from 0 to 1 that tell five classes apart, of six clients."""
+def shares(rows: int = 720) -> tuple[Array, Array, Array]:
+    """Twenty features from 0 to 1 that tell five classes apart, of three clients."""
     rng = np.random.default_rng(0)
     y, sites = rng.integers(0, KINDS, rows), np.arange(rows) % PARTIES
     centres = rng.uniform(0.25, 0.75, (KINDS, FEATURES))
-    return np.clip(centres[y] + 0.1 * rng.normal(size=(rows, FEATURES)), 0.0, 1.0), y, sites
+    return np.clip(centres[y] + 0.07 * rng.normal(size=(rows, FEATURES)), 0.0, 1.0), y, sites
 
 
 def in_dollars(X: Array) -> Array:
@@ -337,6 +345,7 @@ def parties(X: Array, y: Array, sites: Array) -> list[Client]:
 
 
 @pytest.mark.parametrize("kind", ["as they are", "dollars", "outlier"])
+@pytest.mark.sampled(3)
 def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> None:
     """But for what the outlier's own column says, of which there is a warning."""
     X, y, sites = shares()
@@ -359,6 +368,7 @@ def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> N
 
 @pytest.mark.parametrize("lift", ["relu", "fourier", "nystroem", "nystroem-axes"])
 @pytest.mark.parametrize("kind", ["dollars", "outlier"])
+@pytest.mark.sampled(3)
 def test_nor_does_a_lift_see_them(kind: str, lift: LiftKind) -> None:
     X, y, sites = shares()
     X = in_dollars(X) if kind == "dollars" else with_outlier(X, 1e5)

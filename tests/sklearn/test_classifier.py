@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -154,10 +155,10 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
         FedHiPClassifier(),
         of_ridge(),
         of_ridge(head="lda"),
-        of_ridge(head="logistic", prior="client"),
     ],
     expected_failed_checks=what_weights_cannot_be,
 )
+@pytest.mark.sampled(3)
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -169,6 +170,7 @@ def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Call
         of_ridge(beta=1.0, **PAPER),
         of_ridge(alpha=3.0, only_local_classes=True),
         of_ridge(prior="client"),
+        of_ridge(head="logistic", prior="client"),
         of_ridge(lift="fourier", lift_width=8),
         of_ridge(head="lda", lift="relu", lift_width=8),
     ],
@@ -824,13 +826,13 @@ def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict
 
 @pytest.mark.parametrize("parameters", KINDS)
 def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(parameters: dict[str, Any]) -> None:
-    X, y, groups = problem(rows=90)
+    X, y, groups = problem(rows=48)
     rest = groups != "north"
     never = of_ridge(**parameters).fit(X[rest], y[rest], groups=groups[rest])
-    forgotten = of_ridge(**parameters).fit(X, y, groups=groups).forget("north")
-    assert same(forgotten, never, X, groups) == 0.0
+    whole = of_ridge(**parameters).fit(X, y, groups=groups)
+    assert same(deepcopy(whole).forget("north"), never, X, groups) == 0.0
     joined = never.partial_fit(X[~rest], y[~rest], groups=groups[~rest])
-    assert same(joined, of_ridge(**parameters).fit(X, y, groups=groups), X, groups) == 0.0
+    assert same(joined, whole, X, groups) == 0.0
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -838,6 +840,7 @@ def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(param
     "parameters",
     [*KINDS, {}, PAPER, {"alpha": 3.0}, {"only_local_classes": True}, {"lift": "relu", "lift_width": 5}],
 )
+@pytest.mark.sampled(3)
 def test_clients_of_one_row_each_are_served(parameters: dict[str, Any], rows: int) -> None:
     X, y, clients = problem(rows=3)[0][:rows], np.arange(rows), np.arange(rows)
     clf = of_ridge(**parameters).fit(X, y, groups=clients)
@@ -868,9 +871,9 @@ def test_priors_help_where_sites_have_their_own_classes() -> None:
 def gaussian_classes() -> tuple[Array, Array, Array]:
     """One covariance for all classes, and sites alike: LDA's own ground."""
     rng = np.random.default_rng(3)
-    y = np.arange(600) % 6
-    X = rng.normal(size=(6, 4))[y] * [4.0, 1.0, 1.0, 0.2] + rng.normal(size=(600, 4)) * [4.0, 1.0, 1.0, 0.1]
-    return X, y, np.array(SITES)[rng.integers(0, 3, 600)]
+    y = np.arange(300) % 6
+    X = rng.normal(size=(6, 4))[y] * [4.0, 1.0, 1.0, 0.2] + rng.normal(size=(300, 4)) * [4.0, 1.0, 1.0, 0.1]
+    return X, y, np.array(SITES)[rng.integers(0, 3, 300)]
 
 
 def opposite_rules() -> tuple[Array, Array, Array]:
@@ -895,7 +898,6 @@ def test_without_arguments_models_are_those_that_rows_held_out_speak_for(
     assert clf.choice_ is not None
     assert clf.choice_["rows"] == len(X)
     assert members & set(clf.choice_["model"].split("+"))
-    assert same(clf, FedHiPClassifier(head="auto", prior="client").fit(X, y, groups=groups), X, groups) == 0.0
     assert clf.set_params(head="lda").fit(X, y, groups=groups).choice_ is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from fedhip.utils.lazy import lazy
+from tests.waiting import PATIENCE
 
 
 class Slow:
@@ -18,7 +19,7 @@ class Slow:
         """What it is."""
         self.times += 1
         self.asked.set()
-        assert self.signal.wait(10.0)
+        assert self.signal.wait(PATIENCE)
         return 7
 
 
@@ -27,7 +28,7 @@ def test_it_is_computed_once_and_another_object_does_not_wait() -> None:
     other.signal.set()
     thread = threading.Thread(target=lambda: one.value)
     thread.start()
-    assert one.asked.wait(10.0)
+    assert one.asked.wait(PATIENCE)
     assert other.value == 7, "though the first is still at work"
     one.signal.set()
     thread.join()

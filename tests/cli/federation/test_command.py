@@ -312,6 +312,7 @@ def test_a_mistyped_option_is_answered_with_the_right_one(fed: Path, capsys: pyt
     assert "did you mean '--background'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_no_engine() -> None:
     code = "import sys, fedhip.cli.main as m; m.build_parser(); print({'flwr', 'httpx', 'h11'} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
@@ -439,6 +440,6 @@ def test_places_and_devices_of_a_site_are_looked_at_first(fed: Path, capsys: pyt
     assert "is a file, not a folder" in refused(capsys, *words, "--out", fed / "rows.npz" / "out")
     assert "there is no nowhere" in refused(capsys, *words, "--weights", "nowhere")
     assert "use cpu, cuda" in refused(capsys, *words, "--device", "tpu")
-    done("run", "--features", feature_file(fed / "sites.npz"), "--out", fed / "run")
+    done("run", "--features", feature_file(fed / "sites.npz"), "--head", "ridge", "--out", fed / "run")
     assert "holds another run" in refused(capsys, *words, "--out", fed / "run")
     assert not (fed / "site-a" / "state").exists()

@@ -25,6 +25,7 @@ def made(tmp_path: Path, *options: str) -> Path:
 
 
 @pytest.mark.parametrize("options", [(), ("--head", "ridge"), ("--lift", "relu", "--lift-width", "16")])
+@pytest.mark.sampled(3)
 def test_command_and_python_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
@@ -41,7 +42,7 @@ def test_command_and_python_say_the_same(
 
 
 def test_other_rows_and_no_statistics_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = made(tmp_path, "--no-statistics")
+    run = made(tmp_path, "--head", "ridge", "--no-statistics")
     other = feature_file(tmp_path / "other.npz", features=np.zeros((45, 8)) + np.arange(45)[:, None])
     assert main(["influence", str(run)]) == 3
     assert "keeps no statistics" in capsys.readouterr().err

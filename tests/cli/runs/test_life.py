@@ -66,7 +66,7 @@ def test_forget_by_command_equals_a_run_without_the_client(tmp_path: Path, setti
 def test_alpha_by_leave_one_out_is_that_of_the_others_after_personalize(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ("--only-local-classes",)
+    settings = ("--head", "ridge", "--only-local-classes")
     done("run", "--features", feature_file(tmp_path / "all.npz"), *settings, "--out", tmp_path / "run")
     two = feature_file(tmp_path / "two.npz", NAMES[:2])
     done("run", "--features", two, *settings, *units_of(tmp_path / "run"), "--out", tmp_path / "never")
@@ -125,7 +125,7 @@ def test_update_from_a_file_then_personalize(run: Path, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize(
     "division",
-    [(), ("--clients", "4", "--partition", "dirichlet", "--head", "ridge")],
+    [(), ("--clients", "4", "--partition", "dirichlet")],
     ids=["natural", "drawn"],
 )
 def test_a_run_lives_on_when_numpy_draws_other_numbers(
@@ -135,7 +135,7 @@ def test_a_run_lives_on_when_numpy_draws_other_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, north, east = tmp_path / "run", *(feature_file(tmp_path / f"{name}.npz", [name]) for name in ("north", "east"))
-    done("run", "--features", feature_file(tmp_path / "sites.npz"), *division, "--out", run)
+    done("run", "--features", feature_file(tmp_path / "sites.npz"), *division, "--head", "ridge", "--out", run)
     clients = Run.open(run).clients
     before = files(run)
     other_stream(monkeypatch)
@@ -243,7 +243,7 @@ def test_joining_images_to_a_run_of_features_needs_its_backbone(
     rng = np.random.default_rng(0)
     labels = np.array(["dark", "bright"])[np.arange(20) % 2]
     np.savez(tmp_path / "f.npz", features=rng.normal(size=(20, 4)), labels=labels, clients=np.repeat(["a", "b"], 10))
-    done("run", "--features", tmp_path / "f.npz", "--out", tmp_path / "run")
+    done("run", "--features", tmp_path / "f.npz", "--head", "ridge", "--out", tmp_path / "run")
     images = image_folder(tmp_path / "images")
     line = refused(capsys, "join", tmp_path / "run", "--data", images, "--client", "c")
     assert "was run on given features, so nobody knows their backbone; give --features" in line
@@ -415,7 +415,6 @@ def test_from_within_the_folder_one_is_told_to_go_out(
     assert digest(run.parent) == before
 
 
-@pytest.mark.usefixtures("pictures")
 def test_the_report_follows(run: Path, tmp_path: Path) -> None:
     east = feature_file(tmp_path / "unmistakable.npz", ["unmistakable"])
     done("join", run, "--features", east)

@@ -30,7 +30,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHIP_CACHE", str(folder / "cache"))
         images = image_folder(folder / "data", ("north", "south"))
-        done("run", "--data", images, "--weights", encoder(folder), "--precision", "float32", "--out", folder / "run")
+        weights = ("--weights", encoder(folder), "--precision", "float32")
+        done("run", "--data", images, *weights, "--head", "ridge", "--out", folder / "run")
     return folder / "run", images
 
 
@@ -116,7 +117,9 @@ def test_only_local_classes_leave_the_others_without_a_score(
 ) -> None:
     F, y = np.random.default_rng(0).normal(size=(40, 8)), np.r_[np.arange(20) % 2, np.arange(20) % 3]
     np.savez(tmp_path / "two.npz", features=F, labels=y, clients=np.repeat(["few", "all"], 20))
-    done("run", "--features", tmp_path / "two.npz", "--only-local-classes", "--out", tmp_path / "run")
+    done(
+        "run", "--features", tmp_path / "two.npz", "--head", "ridge", "--only-local-classes", "--out", tmp_path / "run"
+    )
     capsys.readouterr()
     found = answers(capsys, tmp_path / "run", "--features", rows, "--client", "few")
     assert {row["scores"][2] for row in found["rows"]} == {None}

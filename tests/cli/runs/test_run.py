@@ -94,9 +94,8 @@ def test_run_from_features_prints_the_means_and_what_it_took(
 
 
 def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--features", str(features), "--clients", "3")
-    first, second = (run_json(capsys, *arguments, "--seed", "1") for _ in range(2))
-    other = run_json(capsys, *arguments, "--seed", "2", *RIDGE)
+    arguments = ("--features", str(features), "--clients", "3", *RIDGE)
+    first, second, other = (run_json(capsys, *arguments, "--seed", seed) for seed in "112")
     for result in (first, second, other):
         del result["seconds"]
         for method in result["methods"].values():
@@ -200,7 +199,7 @@ def test_extract_in_styles_brings_the_clients(
     assert styled.clients is not None
     assert len(set(styled.clients.tolist())) == 3
     assert not np.allclose(plain.features, styled.features)
-    assert run_json(capsys, "--features", str(tmp_path / "styled.npz"))["num_clients"] == 3
+    assert run_json(capsys, "--features", str(tmp_path / "styled.npz"), *RIDGE)["num_clients"] == 3
 
 
 def test_run_from_images_through_a_backbone(
@@ -209,7 +208,7 @@ def test_run_from_images_through_a_backbone(
     """Random weights are enough to tell black squares from white ones."""
     encoder, images = squares(tmp_path, monkeypatch)
     arguments = ["--data", str(images), "--clients", "2", "--partition", "iid"]
-    result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean")
+    result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean", *RIDGE)
     assert result["methods"]["global"]["accuracy"]["mean"] == 1.0
     assert "squares · 2 clients, iid, seed 0" in result["title"]
 
@@ -244,7 +243,8 @@ def test_a_run_of_images_is_repeated_by_its_configuration(tmp_path: Path, monkey
     encoder, _ = squares(tmp_path, monkeypatch)
     image_folder(tmp_path / "pictures", ("a", "b"))
     monkeypatch.chdir(tmp_path)
-    done("run", "--data", "pictures", "--weights", encoder.name, "--precision", "float32", "--out", "first")
+    weights = ("--weights", encoder.name, "--precision", "float32")
+    done("run", "--data", "pictures", *weights, *RIDGE, "--out", "first")
     monkeypatch.chdir("/")
     done("run", tmp_path / "first" / "config.toml", "--out", tmp_path / "second")
     assert timeless(tmp_path / "first") == timeless(tmp_path / "second")
@@ -345,6 +345,7 @@ PHASES = {
 
 @pytest.mark.parametrize("where", PHASES.values(), ids=PHASES)
 @pytest.mark.parametrize("out", ["runs/deep/run", "run"], ids=["new", "replacing"])
+@pytest.mark.sampled(3)
 def test_ctrl_c_in_every_phase_leaves_what_was_there(
     out: str, where: str, features: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,11 +378,20 @@ def test_ctrl_c_while_features_are_extracted(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
-    """In the middle of writing models, where it may well sit in a thread."""
+    """In the middle of writing models, where it may well sit in a thread: each takes a while, to be met at it."""
     source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)
-    code = "import sys; from fedhip.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "run", "--features", str(source), "--out", "run"]
+    code = """
+import sys, time
+from fedhip.cli.main import main
+from fedhip.runs.draft import Draft
+
+write = Draft.write_model
+Draft.write_model = lambda *given: (time.sleep(0.2), write(*given))[1]
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, "run", "--features", str(source), *RIDGE, "--out", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:  # noqa: S603
         try:
             until(lambda: list(Path().glob(".run-*")) or process.poll() is not None, pause=0.002)
@@ -548,13 +558,17 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     for method in result["methods"].values():
         values = [entry["accuracy"] for entry in method["per_client"]]
         assert method["accuracy"]["mean"] == pytest.approx(np.mean(values))
+
+
+@pytest.mark.slow
+def test_all_methods_stand_beside_one_another(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--features", str(features), "--clients", "2", "--rounds", "2", *RIDGE)
     assert main(["run", *words, "--methods", "all", "--out", "all"]) == 0
     shown = capsys.readouterr().out
     assert "FedSelect" in shown
     assert "FedAS: degenerates to local training" in shown
 
 
-@pytest.mark.usefixtures("pictures")
 def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With priors: rows of the table, entries of results.json, and the report."""
     words = ("--features", str(features), "--clients", "4", "--prior", "client", "--out", "beyond")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -79,14 +80,14 @@ def by_hand(encoder: Path, texts: list[str]) -> np.ndarray:
 
 def run_it(encoder: Path, *words: object) -> None:
     table = ("--data", "notes.csv", "--label", "ward", "--client", "clinic", "--text", "note")
-    done("run", *table, "--backbone", f"hf:{encoder}", "--device", "cpu", *words)
+    done("run", *table, "--backbone", f"hf:{encoder}", "--device", "cpu", "--head", "ridge", *words)
 
 
 def test_a_run_on_text_is_a_run_on_the_features_of_text(encoder: Path, place: Path, rows: pl.DataFrame) -> None:
     run_it(encoder, "--out", "run", "--beta", "1")
     features = np.column_stack((rows["age"].to_numpy(), by_hand(encoder, rows["note"].to_list())))
     write_features(place / "mine.npz", feature_set(features, rows["ward"].to_list(), rows["clinic"].to_list()))
-    done("run", "--features", "mine.npz", "--out", "given", "--beta", "1")
+    done("run", "--features", "mine.npz", "--head", "ridge", "--out", "given", "--beta", "1")
     text, given = Run.open("run"), Run.open("given")
     for client in (None, "east", "north", "west"):
         np.testing.assert_allclose(text.model(client).scores(features), given.model(client).scores(features), atol=1e-4)
@@ -103,8 +104,9 @@ def test_every_door_gives_the_same_numbers(
     backbone = f"hf:{encoder}"
     done("describe", "notes.csv", "--label", "ward", "--client", "clinic", "--text", "note", "--backbone", backbone,
          "--out", "columns.toml")  # fmt: skip
-    done("run", "--data", "notes.csv", "--columns", "columns.toml", "--out", "described")
-    frame = fedhip.run(rows, label="ward", client="clinic", text="note", backbone=backbone, out="frame", device="cpu")
+    done("run", "--data", "notes.csv", "--columns", "columns.toml", "--head", "ridge", "--out", "described")
+    options: dict[str, Any] = {"text": "note", "backbone": backbone, "device": "cpu", "head": "ridge"}
+    frame = fedhip.run(rows, label="ward", client="clinic", out="frame", **options)
     first = Run.open("run")
     for other in (Run.open("again"), Run.open("described"), frame):
         assert other.model("east").digest() == first.model("east").digest()

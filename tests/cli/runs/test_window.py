@@ -273,6 +273,7 @@ def test_bad_windows_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Cap
         main(["run", "--data", str(made / "deep"), "--window", "x", "1", "--out", str(out)])
 
 
+@pytest.mark.slow
 def test_an_exported_model_says_what_to_do_with_more_bits(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

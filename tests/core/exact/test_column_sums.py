@@ -7,7 +7,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedhip.core.exact.column_sums import ColumnSums
@@ -16,6 +16,7 @@ from fedhip.errors import ColumnError, InputError
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import columns_of, survey_of
 from tests.core.problems import Array
+from tests.drawing import examples
 
 KINDS = ("normal", "tie", "half", "room", "stray", "constant", "zeros", "few", "heavy", "whole", "edge", "tiny", "far")
 
@@ -73,7 +74,7 @@ def units(clients: list[Client], *, centred: bool, exact: bool) -> tuple[list[fl
 
 
 @pytest.mark.filterwarnings("ignore::fedhip.errors.ColumnWarning")
-@settings(max_examples=100)
+@examples(100)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
     rows=st.sampled_from([1, 2, 7, 8, 64, 500, 1100, 2100]),
@@ -97,7 +98,7 @@ def test_units_are_those_of_the_survey(
 
 
 @pytest.mark.filterwarnings("ignore::fedhip.errors.ColumnWarning")
-@settings(max_examples=100)
+@examples(100)
 @given(
     kind=st.sampled_from(["tie", "half", "room", "normal"]),
     seed=st.integers(0, 10**6),

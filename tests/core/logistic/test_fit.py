@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
@@ -24,6 +24,7 @@ from fedhip.core.logistic.sums import (
 )
 from fedhip.errors import FedHiPError, GridOverflowError, InputError, LossError
 from tests.core.problems import Array, Client, relative_error
+from tests.drawing import examples
 
 WIDTH, CLASSES = 6, 4
 
@@ -80,7 +81,7 @@ def test_the_term_is_autograds_gradient(federation: int) -> None:
     assert term.rows == 70
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from([0.01, 1.0, 1000.0]))
 def test_theorem_3_the_sums_are_the_same_bits_for_any_division_of_the_rows(
     seed: int, clients: int, size: float

@@ -44,6 +44,7 @@ def test_leave_one_out_equals_explicit_refits(federation: Federation, penalty: f
 @pytest.mark.parametrize("rows", [(4, 3), (4, 30), (20, 5)], ids=["few in all", "few of many", "more than features"])
 @pytest.mark.parametrize("alpha", [0.0, 20.0, 1000.0, 1e6])
 @pytest.mark.parametrize("beta", [1.0, 1e-3, 1e-6])
+@pytest.mark.sampled(3)
 def test_leave_one_out_in_fifty_digits_for_small_beta_and_large_alpha(
     rows: tuple[int, ...], alpha: float, beta: float
 ) -> None:

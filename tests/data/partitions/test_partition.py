@@ -2,12 +2,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients, split_of
 from fedhip.errors import InputError
+from tests.drawing import examples
 
 SCHEMES = ("dirichlet", "dirichlet-unbalanced", "shards", "iid", "quantity")
 LABELS = np.repeat(np.arange(20), 150)
@@ -41,7 +42,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(problems())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_every_row_has_one_client_and_every_client_enough_rows(problem: dict[str, Any]) -> None:
     partition = make_partition(**problem)
     rows = np.concatenate(partition.rows)
@@ -55,7 +56,7 @@ def test_every_row_has_one_client_and_every_client_enough_rows(problem: dict[str
 
 
 @given(problems(), st.sampled_from([0.5, 0.8, 0.9, 0.01, 0.99]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_split_is_as_documented_for_every_client(problem: dict[str, Any], fraction: float) -> None:
     partition = make_partition(**problem)
     parts = client_parts(partition, split_clients(partition, fraction))

@@ -46,6 +46,7 @@ def weights(outcome: PretrainingOutcome) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in outcome.encoder.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_training_beats_its_start_and_the_mean_of_each_patch(tmp_path: Path) -> None:
     images = pool(512)
     recipe = dataclasses.replace(TINY, steps=250, batch=64)

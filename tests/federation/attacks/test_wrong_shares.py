@@ -71,6 +71,7 @@ def spoils(receivers: str) -> Callable[[RecordDict], RecordDict]:
     ("number", "settings"),
     [(1, ONE_SUM), (1, {}), (2, {}), (0, CENSUS), (1, CENSUS), (2, CENSUS), (1, CENSUS | ONE_SUM)],
 )
+@pytest.mark.sampled(3)
 def test_a_dealer_of_wrong_shares_is_left_out_and_the_round_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, settings: dict[str, Any]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_dealer_of_wrong_shares_is_left_out_and_the_round_made_again(
     ("number", "settings"),
     [(3, {}), (3, CENSUS), (2, {**LOGISTIC, "gradient_rounds": 2}), (3, {**LOGISTIC, "gradient_rounds": 2})],
 )
+@pytest.mark.sampled(3)
 def test_in_a_sum_after_the_statistics_that_sum_alone_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, settings: dict[str, Any]
 ) -> None:
@@ -103,6 +105,7 @@ def test_in_a_sum_after_the_statistics_that_sum_alone_is_made_again(
 
 
 @pytest.mark.parametrize("stop_at", [("keys", 14), ("share", 14), ("mask", 14), ("unmask", 12), ("unmask", 14)])
+@pytest.mark.sampled(3)
 def test_a_server_that_is_killed_over_such_a_sum_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: tuple[str, int]
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_dealer_that_is_gone_when_its_shares_are_needed(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     "stop_at", [("hello", 5), ("hello", 7), ("keys", 6), ("mask", 7), ("unmask", 4), ("unmask", 6)]
 )
+@pytest.mark.sampled(3)
 def test_a_server_that_is_killed_over_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: tuple[str, int]
 ) -> None:
@@ -296,6 +300,7 @@ def test_the_cheater_is_not_in_the_sum_that_is_made_again(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("least", [3, 1])
+@pytest.mark.sampled(2)
 def test_one_honest_site_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     """The server has the first sum from the cheater; without d in the second, it would have d's statistics."""
     trial = Trial.make(tmp_path, EIGHT[:7], quorum=5, threshold=5, **ONE_SUM)

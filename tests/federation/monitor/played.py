@@ -18,6 +18,7 @@ from fedhip.federation.operations.supervisor import write_json
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import EngineRun, Node
 from tests.federation.samples import ONE_SUM, Trial
+from tests.waiting import PATIENCE
 
 TOKEN = "the-token-of-this-test"  # noqa: S105
 
@@ -73,7 +74,7 @@ def ask(
     port: int, path: str = "/", method: str = "GET", host: str | None = "127.0.0.1:1", **headers: str
 ) -> tuple[int, dict[str, str], str]:
     """Status, headers and body of an answer of a page on loopback; by default of one who knows the token."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.putrequest(method, path, skip_host=True)
         if host is not None:

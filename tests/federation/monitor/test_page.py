@@ -24,6 +24,7 @@ from fedhip.runs import Run
 from tests.federation.monitor.played import TOKEN, PlayedEngine, ask, hostile, served_round
 from tests.federation.samples import Trial
 from tests.federation.test_secrecy import holds, traces
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_models")
 NOTHING = ("/nothing", "/../../server/server.key", "/page.html.j2", "/web.py", "/state/status.token")
@@ -234,7 +235,7 @@ def test_names_of_ours(port: int) -> None:
 
 
 def test_two_names_at_once_are_refused(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as raw:
         raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 421 " in raw.recv(1 << 16).partition(b"\r\n")[0]
 
@@ -243,7 +244,7 @@ def test_two_names_at_once_are_refused(port: int) -> None:
     "line", [b"GET http://evil.example/ HTTP/1.1", b"x", b"GET / HTTP/9.9", b"evil / HTTP/1.1", b"GET /" + b"x" * 70000]
 )
 def test_what_is_no_request_gets_nothing_of_it_back(port: int, line: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as raw:
         raw.sendall(line + b"\r\nHost: localhost\r\n\r\n")
         answer = b"".join(iter(lambda: raw.recv(1 << 16), b""))
     assert b" 200 " not in answer

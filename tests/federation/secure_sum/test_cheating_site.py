@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.federation.secure_sum import Collector, Reason, SecureSumError, messages
@@ -16,6 +16,7 @@ from fedhip.federation.secure_sum.messages import Keys, Shares, encode_answer, s
 from fedhip.federation.secure_sum.primitives import public_of
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
 from fedhip.federation.secure_sum.terms import Terms
+from tests.drawing import examples
 from tests.federation.secure_sum.party import CONTEXT, SESSION, Party, roster_of, signer, total, vectors_of
 
 FIVE = list("abcde")
@@ -294,7 +295,7 @@ def test_the_messages_that_are_altered_below_are_right(kind: str) -> None:
     receive(kind, sample()[1][kind])
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(data=st.data())
 def test_altered_truncated_or_lengthened_messages_fail_in_a_known_way(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["keys", "shares", "signature", "answer"]))

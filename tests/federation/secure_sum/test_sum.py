@@ -6,12 +6,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.federation.secure_sum import Reason, SecureSumError
 from fedhip.federation.secure_sum.masks import BLOCK
 from fedhip.federation.secure_sum.shamir import weights_at_zero
+from tests.drawing import examples
 from tests.federation.secure_sum.party import STEPS, Party, Vector, total, vectors_of
 
 EIGHT = "abcdefgh"
@@ -51,7 +52,7 @@ def test_a_vector_that_is_not_contiguous_and_the_caller_keeps_its_own() -> None:
     assert all(np.array_equal(vectors[name], before[name]) for name in vectors)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(data=st.data())
 def test_any_pattern_of_sites_that_go(data: st.DataObject) -> None:
     names = EIGHT[: data.draw(st.integers(2, 6))]

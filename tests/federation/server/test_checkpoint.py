@@ -22,6 +22,7 @@ STEPS = ("hello", "keys", "share", "mask", "unmask", "personalize")
 
 @pytest.mark.parametrize("number", [1, 3, 4])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(3)
 def test_killed_in_any_step(tmp_path: Path, step: str, number: int) -> None:
     trial = Trial.make(tmp_path, **ONE_SUM)
     trial.grid.stop_at = (step, number)
@@ -49,6 +50,7 @@ def beta_of_fedhip_run() -> float:
         *((1, "personalize", 1), (1, "personalize", 4)),
     ],
 )
+@pytest.mark.sampled(3)
 def test_killed_in_any_of_three_sums(tmp_path: Path, sum_number: int, step: str, number: int) -> None:
     """The first, which says what columns are like, the statistics, and that which β is chosen by."""
     trial = Trial.make(tmp_path)

@@ -75,6 +75,7 @@ def pickled(records: RecordDict) -> RecordDict:
 @pytest.mark.parametrize(
     ("kind", "code"), [("late", ServerCode.LATE), ("gone", ServerCode.GONE), ("raises", ServerCode.CRASHED)]
 )
+@pytest.mark.sampled(3)
 def test_late_gone_and_broken_sites(tmp_path: Path, step: str, kind: str, code: ServerCode) -> None:
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault(kind, "c", step)
@@ -91,6 +92,7 @@ def test_late_gone_and_broken_sites(tmp_path: Path, step: str, kind: str, code: 
     [nothing, header(session=b"x" * 32), header(agreement="0" * 64), header(step="agree"), header(protocol=2.0)],
     ids=["nothing", "session", "agreement", "step", "protocol"],
 )
+@pytest.mark.sampled(3)
 def test_an_answer_that_is_none(tmp_path: Path, step: str, change: Callable[[RecordDict], RecordDict]) -> None:
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("changed", "c", step, change)
@@ -119,6 +121,7 @@ def test_an_answer_that_is_none(tmp_path: Path, step: str, change: Callable[[Rec
         ("personalize", body(told=True, test=3, local=0.5, fedhip=7.0, **{"global": 0.5})),
     ],
 )
+@pytest.mark.sampled(3)
 def test_garbage_in_an_answer(tmp_path: Path, step: str, change: Callable[[RecordDict], RecordDict]) -> None:
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("changed", "c", step, change)
@@ -185,6 +188,7 @@ def test_a_masked_vector_that_the_site_did_not_sign(tmp_path: Path) -> None:
         (3, plus(-1, -(1 << 40)), "fewer than none"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_wrong_numbers_under_a_mask_in_any_of_three_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[Vector], None], message: str
 ) -> None:
@@ -216,6 +220,7 @@ def require_same(answers: tuple[Message, Message]) -> None:
 
 @pytest.mark.parametrize("kind", ["away", "unheard"])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(3)
 def test_a_network_that_breaks_for_less_than_the_deadline(tmp_path: Path, step: str, kind: str) -> None:
     """It takes the question or the answer with it, of every site: nobody is left out, and nothing else is summed."""
     trial = Trial.make(tmp_path, **ONE_SUM)
@@ -231,6 +236,7 @@ def test_a_network_that_breaks_for_less_than_the_deadline(tmp_path: Path, step: 
 @pytest.mark.parametrize("kind", ["away", "unheard"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("step", ["keys", "share", "mask", "unmask"])
+@pytest.mark.sampled(3)
 def test_a_network_that_breaks_in_any_of_three_sums(tmp_path: Path, step: str, number: int, kind: str) -> None:
     trial = Trial.make(tmp_path)
     for site in "bc":
@@ -257,6 +263,7 @@ def test_a_network_that_breaks_for_longer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [ONE_SUM, {}, {"head": "lda", "prior": "client"}], ids=["one", "three", "lda"])
 @pytest.mark.parametrize("kind", ["away", "lost"])
+@pytest.mark.sampled(3)
 def test_a_finished_round_hands_its_sum_out_until_all_have_it(
     tmp_path: Path, kind: str, settings: dict[str, Any]
 ) -> None:
@@ -283,6 +290,7 @@ def test_a_finished_round_hands_its_sum_out_until_all_have_it(
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("step", ["keys", "share", "mask", "unmask"])
+@pytest.mark.sampled(3)
 def test_a_message_that_comes_twice_in_any_of_three_sums(tmp_path: Path, step: str, number: int) -> None:
     trial = Trial.make(tmp_path)
     trial.fault("twice", "c", step, round=number)
@@ -292,6 +300,7 @@ def test_a_message_that_comes_twice_in_any_of_three_sums(tmp_path: Path, step: s
 
 @pytest.mark.parametrize("kind", ["twice", "at-once"])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(3)
 def test_a_message_that_comes_twice(tmp_path: Path, step: str, kind: str) -> None:
     """One answer, and for the other the very same, to the bit; the sum is what it was."""
     trial = Trial.make(tmp_path, **ONE_SUM)

@@ -34,6 +34,7 @@ def full(write: Callable[..., Any], when: Callable[[Path], bool]) -> Callable[..
 
 @pytest.mark.parametrize("what", ["write_private", "append_private"])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(3)
 def test_a_site_whose_disk_is_full_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, what: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_site_whose_disk_is_full_is_left_out(
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
+@pytest.mark.sampled(3)
 def test_a_server_whose_disk_was_full_goes_on_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, writer: Callable[..., None], number: int
 ) -> None:

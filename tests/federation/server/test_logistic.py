@@ -75,6 +75,7 @@ def logistic(tmp_path: Path, sites: Sequence[str] = FOUR, **settings: Any) -> Tr
 
 
 @pytest.mark.parametrize(("columns", "ridge"), [("sum", STANDARD), ("plain", PLAIN)])
+@pytest.mark.sampled(2)
 def test_masked_and_plain_sums_are_those_of_fedhip_run(
     tmp_path: Path, fits: list[LogisticFit], columns: str, ridge: RidgeOptions
 ) -> None:
@@ -124,6 +125,7 @@ def with_leaver(leaver: str, number: int, gradients: int) -> LogisticFit:
     ("step", "kind", "first"),
     [("keys", "silent", 4), ("share", "lost", 4), ("mask", "silent", 4), ("mask", "lost", 4), ("unmask", "silent", 5)],
 )
+@pytest.mark.sampled(3)
 def test_a_leaver_with_consent_the_objective_is_that_of_those_present(
     tmp_path: Path, step: str, kind: str, first: int, fits: list[LogisticFit]
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_leaver_that_is_back_at_the_end_gets_its_model(tmp_path: Path) -> None
     ("sum_number", "step", "kind"),
     [(2, "keys", "silent"), (2, "mask", "lost"), (4, "keys", "lost"), (4, "share", "silent"), (4, "mask", "silent")],
 )
+@pytest.mark.sampled(3)
 def test_without_consent_nobody_goes_on_and_nothing_is_lost(
     tmp_path: Path, sum_number: int, step: str, kind: str, fits: list[LogisticFit]
 ) -> None:
@@ -173,6 +176,7 @@ def test_without_consent_nobody_goes_on_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("step", ["unmask", "personalize"])
+@pytest.mark.sampled(2)
 def test_a_site_that_misses_the_end_of_a_sum_is_asked_again_in_the_next(
     tmp_path: Path, step: str, fits: list[LogisticFit]
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_quorum_in_every_sum(tmp_path: Path) -> None:
         *((3, "unmask", 1), (4, "unmask", 4), (5, "keys", 4), (5, "unmask", 1)),
     ],
 )
+@pytest.mark.sampled(3)
 def test_killed_in_any_step_of_any_sum(
     tmp_path: Path, sum_number: int, step: str, number: int, fits: list[LogisticFit]
 ) -> None:

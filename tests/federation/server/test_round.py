@@ -59,6 +59,7 @@ def assert_same_models(own: Model, other: Model) -> None:
     ],
     ids=["default", "given", "plain", "one", "paper", "old"],
 )
+@pytest.mark.sampled(2)
 def test_masked_plain_and_fedhip_run_are_the_same_bits(
     tmp_path: Path, settings: dict[str, Any], sums: list[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
     ("stage", "kind", "number"),
     [("hello", "silent", 0), *((s, k, n) for s in ALL_STAGES for k in ("silent", "lost") for n in (1, 3))],
 )
+@pytest.mark.sampled(3)
 def test_sites_that_die_before_and_after_sending(
     tmp_path: Path, stage: str, kind: str, number: int, sums_only: None
 ) -> None:
@@ -124,6 +126,7 @@ def test_sites_that_die_before_and_after_sending(
     ("stage", "kind"),
     [("hello", "silent"), ("keys", "lost"), ("share", "silent"), ("mask", "silent"), ("mask", "lost")],
 )
+@pytest.mark.sampled(3)
 def test_sites_that_die_before_anything_is_summed(tmp_path: Path, stage: str, kind: str, sums_only: None) -> None:
     """In the first of three sums: the others go on, as if the dead had never come."""
     trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, dishonest_sites=1)
@@ -141,6 +144,7 @@ def test_sites_that_die_before_anything_is_summed(tmp_path: Path, stage: str, ki
 @pytest.mark.parametrize(
     ("stage", "kind"), [("keys", "silent"), ("share", "lost"), ("mask", "silent"), ("mask", "lost")]
 )
+@pytest.mark.sampled(3)
 def test_a_site_that_dies_between_the_sums(tmp_path: Path, number: int, ask: str, stage: str, kind: str) -> None:
     """The others wait for it, unless all have agreed to go on; then its rows are in the sums before alone."""
     three = ("a", "b", "d")
@@ -184,6 +188,7 @@ def test_a_site_that_dies_between_the_sums_and_is_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("kind", ["silent", "lost"])
+@pytest.mark.sampled(3)
 def test_sites_that_die_while_the_others_agree_on_who_is_left(
     tmp_path: Path, kind: str, number: int, sums_only: None
 ) -> None:
@@ -205,6 +210,7 @@ def test_nobody_is_asked_to_agree_where_nobody_is_gone(tmp_path: Path, sums_only
     assert "agree" not in {step for _, step in trial.grid.asked}
 
 
+@pytest.mark.slow
 def test_the_server_holds_one_vector_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None
 ) -> None:

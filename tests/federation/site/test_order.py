@@ -301,6 +301,7 @@ def test_another_sum_of_statistics_for_beta(three: ThreeSums) -> None:
     [["a"], ["a", *(f"a{i}" for i in range(40))], ["b", "c", "d"], ["a", "b", "c"], [*FOUR, "e"], []],
     ids=["one", "made-up", "others", "fewer", "more", "nobody"],
 )
+@pytest.mark.sampled(3)
 def test_a_list_of_those_who_choose_beta_is_that_of_the_sum_before(three: ThreeSums, sites: list[str]) -> None:
     """Of many sites some score: by a list that the server makes up, a single one would, and the sum be its own."""
     three.until_beta()
@@ -323,6 +324,7 @@ def test_a_list_of_those_who_choose_beta_is_that_of_the_sum_before(three: ThreeS
         (-1.0, SiteCode.TOTAL),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_beta_at_last_that_is_none(three: ThreeSums, name: str, beta: Any, code: SiteCode) -> None:
     three.until_beta()
     three.sum(3, *three.for_beta())

@@ -44,6 +44,7 @@ def test_it_costs_a_sum_of_a_number_for_each_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["keys", "share", "mask"])
+@pytest.mark.sampled(3)
 def test_a_site_that_dies_in_the_census_is_left_out(tmp_path: Path, step: str) -> None:
     trial = counted(tmp_path, quorum=3, threshold=3)
     trial.fault("silent", "c", step, round=0)
@@ -80,6 +81,7 @@ def test_too_few_are_left_after_the_census(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "number"), [("keys", 2), ("mask", 3), ("unmask", 2), ("keys", 6)])
+@pytest.mark.sampled(3)
 def test_killed_in_the_census_or_after_it(tmp_path: Path, step: str, number: int) -> None:
     trial = counted(tmp_path, **ONE_SUM)
     trial.grid.stop_at = (step, number)

@@ -71,6 +71,7 @@ def fedhip_run(path: Path, trial: Trial, outlier: float | None = 1e5, column: in
     ("outlier", "column", "secure"),
     [(1e5, DOLLARS, True), (1e5, DOLLARS, False), (1e7, DOLLARS, True), (1e5, 0, True), (1e5, 0, False)],
 )
+@pytest.mark.sampled(3)
 def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: int, secure: bool) -> None:
     trial = in_dollars(tmp_path, outlier, column, secure_sum=secure)
     for site in FOUR:
@@ -209,6 +210,7 @@ def test_units_that_are_given_and_leave_no_room(tmp_path: Path) -> None:
         trial.run()
 
 
+@pytest.mark.slow
 def test_room_for_many_sites_is_that_of_all_rows(tmp_path: Path, sums_only: None) -> None:
     """The units are such that all sites' numbers fit together: one site's may take most of the room."""
     sites = tuple("abcdefghijklmnopqrst")

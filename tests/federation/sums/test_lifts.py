@@ -92,6 +92,7 @@ def fedhip_run(path: Path, kind: Any, agreement: Agreement, **settings: Any) -> 
     ],
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value if isinstance(value, str) else "",
 )
+@pytest.mark.sampled(3)
 def test_models_are_those_of_fedhip_run(tmp_path: Path, kind: str, settings: dict[str, Any], sums: list[str]) -> None:
     trial = lifted(tmp_path, kind, **settings, **(columns_of_fedhip_run() if kind in LANDMARKS else {}))
     result, expected = trial.run(), fedhip_run(tmp_path / "run", kind, trial.agreement, **settings)

@@ -114,6 +114,7 @@ def test_whose_turn_it_is(data: st.DataObject) -> None:
     ],
     ids=["ridge", "lda", "logistic", "lift", "auto", "lift that competes"],
 )
+@pytest.mark.sampled(3)
 def test_every_sum_of_a_round_is_a_row_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None, settings: dict[str, Any]
 ) -> None:

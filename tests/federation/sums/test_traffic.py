@@ -69,6 +69,7 @@ def run(agreed: Agreement) -> dict[str, tuple[int, int]]:
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "usual",
 )
+@pytest.mark.sampled(3)
 def test_a_run_tells_what_a_federation_tells(settings: dict[str, Any], prior: str) -> None:
     agreed = agreement(**settings, prior=prior)
     for method, (up, down) in run(agreed).items():

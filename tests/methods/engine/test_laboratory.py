@@ -40,6 +40,7 @@ def without_data(protocol: Protocol) -> Laboratory:
 @pytest.mark.parametrize(
     "name", ["fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "feddbe", "fedas", "local-sgd"]
 )
+@pytest.mark.sampled(3)
 def test_a_round_waits_for_no_number(name: str, head: Network, participation: float) -> None:
     protocol = replace(PROTOCOL, head=head, participation=participation)
     lab = without_data(protocol)

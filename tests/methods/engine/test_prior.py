@@ -32,6 +32,7 @@ SIZES = (30, 45, 20, 1)
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(3)
 def test_no_prior_sees_a_test_row(name: str) -> None:
     clients, rng = federation(SIZES), np.random.default_rng(3)
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
@@ -44,6 +45,7 @@ def test_no_prior_sees_a_test_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(3)
 def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no client takes one, accuracies are the same; α stays where it is given."""
     clients = federation(SIZES)

@@ -30,6 +30,7 @@ def run(name: str, clients: list[Client], num_classes: int, protocol: Protocol =
 
 @every
 @pytest.mark.parametrize("prior", ["none", "client"])
+@pytest.mark.sampled(3)
 def test_a_class_nobody_has_is_never_chosen(name: str, prior: str) -> None:
     """Under a name that sorts first and last: scores of the others are as without it."""
     clients = federation((40, 50), test=60)
@@ -44,6 +45,7 @@ def test_a_class_nobody_has_is_never_chosen(name: str, prior: str) -> None:
 
 
 @every
+@pytest.mark.sampled(3)
 def test_a_class_of_one_row_in_all(name: str) -> None:
     clients = federation((40, 50))
     lone = labelled(clients[0].train[0][:1] + 5, np.array([CLASSES]))

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from fedhip.errors import MissingExtraError
-from fedhip.runs.report import RunRecord, render_report
+from fedhip.runs.report import RunRecord, curves, figures, regression, render_report
 from fedhip.runs.report.comparison import compare
 from fedhip.runs.report.findings import read_runs, skew, thirds
+from tests.conftest import DRAWN
 from tests.runs.report.records import METHODS, make_record, untrained
 
 pytestmark = pytest.mark.usefixtures("pictures")
@@ -235,6 +236,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize("lacking", LACKING)
+@pytest.mark.sampled(3)
 def test_runs_that_lack_something(lacking: str) -> None:
     for runs in ([LACKING[lacking]], [LACKING[lacking], make_record()]):
         page = Page(render_report(runs))
@@ -367,6 +369,23 @@ def test_no_runs() -> None:
         render_report([])
 
 
+def test_all_other_tests_do_without_all_pictures() -> None:
+    """One that is forgotten takes longer than the run whose report it is in."""
+    drawn = {
+        (module.__name__.rpartition(".")[2], function.__qualname__)
+        for module in (figures, curves, regression)
+        for owner in (module, *(thing for thing in vars(module).values() if isinstance(thing, type)))
+        for function in vars(owner).values()
+        if getattr(function, "__module__", "") == module.__name__ and is_picture(function)
+    }
+    assert drawn == {(module, name) for module, names in DRAWN.items() for name in names}
+
+
+def is_picture(function: object) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and "inline" in code.co_names and not code.co_name.startswith("_")
+
+
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
 def test_missing_package_names_the_remedy(package: str, record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -374,6 +393,7 @@ def test_missing_package_names_the_remedy(package: str, record: RunRecord, monke
         render_report([record])
 
 
+@pytest.mark.slow
 def test_package_needs_neither_to_be_imported() -> None:
     code = "import sys; sys.modules.update(jinja2=None, matplotlib=None); import fedhip.runs.report"
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603

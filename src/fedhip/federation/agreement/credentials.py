@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
+import functools
 import hashlib
 import ipaddress
 import os
@@ -93,6 +94,7 @@ def read_private_key(path: str | Path) -> PrivateKey:
     return key
 
 
+@functools.lru_cache(maxsize=4096)  # a roster's keys, which every message is read with
 def require_public_key(text: bytes) -> bytes:
     """`ecdsa-sha2-nistp384 AAAA…` without a comment, if it is such a key."""
     parts = text.split()

@@ -7,6 +7,7 @@ From the declarations follow reading and writing TOML, checking, the digest that
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -67,7 +68,12 @@ def declare(
 
 def declarations(record: Any) -> dict[str, Declaration]:
     """The fields of a record, or of its class, by name."""
-    found = {field.name: field.metadata["declared"] for field in dataclasses.fields(record)}
+    return _declarations(record if isinstance(record, type) else type(record))
+
+
+@functools.cache
+def _declarations(cls: type) -> dict[str, Declaration]:
+    found = {field.name: field.metadata["declared"] for field in dataclasses.fields(cls)}
     return {name: dataclasses.replace(each, key=each.key or name) for name, each in found.items()}
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedhip.errors import InputError
-from fedhip.runs.report import figures
-from fedhip.runs.report.curves import gains_by_client
+from fedhip.runs.report import curves, figures
 from fedhip.runs.report.findings import Findings
 from fedhip.runs.report.measured import Gain
 from fedhip.runs.report.svg import colour, inline
@@ -106,7 +105,7 @@ class TargetPage:
     def gain_picture(self, gain: Gain, width: int) -> str:
         """The gain of each client with its interval."""
         real = self._results["task"] == "regression"
-        return gains_by_client(gain, width, self.gained, saved if real else points)
+        return curves.gains_by_client(gain, width, self.gained, saved if real else points)
 
     @property
     def lead(self) -> str:
