@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedhip.core.logistic.sums import GridModel
+from fedhip.federation.site.site import Site
 from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.logistic import fit_of, term_of
 from fedhip.federation.sums.vector import Vector, digest_of, losses_of, to_vector
@@ -202,6 +203,38 @@ def test_three_sums_by_hand(three: ThreeSums) -> None:
     assert expected.shape == (6, 8)  # type: ignore[union-attr]
     torch.testing.assert_close(losses_of(told).reshape(6, 8), expected, rtol=0.0, atol=4 * 2.0**-33)  # type: ignore[arg-type]
     assert three.code("a", RoundStep.PERSONALIZE, three.last()) is SiteCode.OK
+
+
+class KilledError(BaseException):
+    """The process that answers is no more."""
+
+
+def test_a_site_that_is_killed_over_the_keys_of_a_later_sum_answers_the_same_question(
+    three: ThreeSums, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has left yet; it knows that the sum is under way, and takes no other question for it."""
+    three.survey()
+    question, arrays = three.for_statistics()
+
+    def keys(**more: Any) -> SiteCode:
+        body = {**question, **more}
+        return three.code("a", RoundStep.KEYS, body, arrays, round=2, attempt=2)
+
+    def killed(*_: Any) -> Vector:
+        raise KilledError
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Site, "_vector", killed)
+            with pytest.raises(KilledError):
+                keys()
+    assert three.code("a", RoundStep.SHARE, by_site("keys", {}), round=2, attempt=2) is SiteCode.ORDER
+    assert keys(more="words") is SiteCode.ANSWERED
+    assert keys() is SiteCode.OK
+    assert keys() is SiteCode.OK  # the very same answer
+    assert keys(more="words") is SiteCode.ANSWERED
+    three.attempt = 2
+    three.sum(2, question, arrays)  # and in another attempt, with all others
 
 
 def test_statistics_that_are_not_their_turn(three: ThreeSums) -> None:

@@ -184,13 +184,14 @@ class Site:
             return answer
         later = envelope.round > first_number(site.agreement)
         later = later or (site.agreement.secure_sum and envelope.attempt > session.attempt)
+        is_broken_off = session.answers.get(envelope.step) == (digest, None)
         if later and envelope.step is (RoundStep.KEYS if site.agreement.secure_sum else RoundStep.MASK):
-            self._begin_sum(site, session, question)
+            if not is_broken_off or (session.round, session.attempt) != (envelope.round, envelope.attempt):
+                self._begin_sum(site, session, question, digest)
+                is_broken_off = True
         elif envelope.round != session.round and envelope.step is not RoundStep.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
-        if envelope.step in session.answers and (
-            envelope.step not in _AGAIN or session.answers[envelope.step] != (digest, None)  # broken off on the way
-        ):
+        if envelope.step in session.answers and not (is_broken_off and envelope.step in (RoundStep.KEYS, *_AGAIN)):
             raise SiteRefusalError(SiteCode.ANSWERED, f"{envelope.step} was answered already, and is answered once")
         needed = (
             RoundStep.HELLO
@@ -449,8 +450,11 @@ class Site:
             f"of the sites: {verdict}; compare it with other sites'",
         )
 
-    def _begin_sum(self, site: SiteFolder, session: Session, question: Letter) -> None:
-        """The next sum, or one again: kept before anything is computed, so that the next question finds it."""
+    def _begin_sum(self, site: SiteFolder, session: Session, question: Letter, digest: str) -> None:
+        """The next sum, or one again: kept before anything is computed, so that the next question finds it.
+
+        Also the same question, if this process is killed before it has answered.
+        """
         sums = self._sums(site, session)
         if "proofs" in question.body:
             if question.envelope.round != session.round or not session.has_total:
@@ -466,6 +470,8 @@ class Site:
             if kind in _WHAT:
                 of = ", ".join(sorted(session.cohort))
                 self._log(logging.INFO, f"the {_WHAT[kind]}, of {of}, has digest {digest_of(came)}")
+        if site.agreement.secure_sum:
+            session.answers[RoundStep.KEYS] = (digest, None)
         self.state.keep(session)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
