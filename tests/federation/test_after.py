@@ -84,7 +84,7 @@ def test_the_model_of_the_server_answers_with_scores(trial: Trial, capsys: pytes
         scores = Run.open(trial.result).model(None).scores(arrays["features"])
     np.testing.assert_allclose([row["scores"] for row in found], scores)
     line = refused(capsys, "export", trial.result, trial.folder / "model.onnx", "--head-only")
-    assert "take a site's folder" in line
+    assert "in a federation in a site's and not in the server's" in line
 
 
 def test_what_needs_statistics_or_rows_is_refused_in_words(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:

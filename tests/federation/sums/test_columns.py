@@ -152,7 +152,7 @@ def test_plain_columns_refuse_what_would_be_rounded_away(tmp_path: Path, change:
     with pytest.raises(RoundError, match="a: data, b: data, c: data, d: data"):
         trial.run()
     line = trial.log("a").splitlines()[-1]
-    assert "keys: refused (data): column 0 varies" in line
+    assert "hello: refused (data): column 0 varies" in line
     assert "; or agree on units of each column's own (init --columns sum)" in line
     assert not trial.result.exists()
 
