@@ -113,7 +113,7 @@ def test_a_round_under_way_is_told_from_one_that_was_broken_off(
         engine.state, now[0] = "running", now[0] + 1.0
         found = look()
         assert (found["round"]["state"], found["round"]["step"]) == ("under way", "mask")
-        assert found["steps"][-1]["answered"] == ["a"]
+        assert found["steps"][-1]["answered"] == [json.loads(lines[masking + 1])["site"]], "who came first"
         assert found["steps"][-1]["seconds"] > 0
         assert len(found["refusals"]) == 1, "those of the round before are not of this one"
         assert found["result"] is not None
