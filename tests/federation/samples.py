@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +106,10 @@ def write_rows(path: Path, site: str, **more: Any) -> Path:
 
 @lru_cache
 def _made(sites: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> Path:
-    """Keys and certificates once for all tests that want the same."""
-    folder = Path(mkdtemp(prefix="fedhip-federation-")) / "made"
+    """Keys and certificates once for all tests that want the same; they go with this process."""
+    parent = Path(mkdtemp(prefix="fedhip-federation-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    folder = parent / "made"
     init(folder, **{"name": "trial", "sites": sites, "classes": CLASSES, "width": WIDTH, **dict(settings)})
     return folder
 
