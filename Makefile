@@ -34,7 +34,7 @@ demo: $(USER) ## sketches, 50 clients, three phases: a model for every client, a
 	@$(BIN)/fedhip run --dataset sketches --clients 50 --out runs/demo --force
 	@$(BIN)/python examples/new_site.py runs
 
-test: $(READY) ## the tests, but for those that are slow for a reason (about five minutes on two cores)
+test: $(READY) ## the tests, but for those that are slow for a reason (six minutes on two cores)
 	$(PYTEST) -m "not slow"
 
 test-all: $(READY) ## every test: real processes, tutorials, notebooks and the paper's studies too
