@@ -408,7 +408,7 @@ def picture(bench: FineTuningBench) -> Picture:
             last = results[0]["upload"] + results[0]["download"], results[0]["mean"]
             ways.append(TradeOff(method, title, method not in TRAINED, (*points[:-1], last)))
         panels.append((", ".join(column.path if len(bench.sources) > 1 else column.path[1:]), ways))
-    which = f": {bench.sources[0].title}" if len(bench.sources) == 1 else ""
+    which = f":\n{bench.sources[0].title}" if len(bench.sources) == 1 else ""
     return Picture(NAME, lambda: trade_off(panels, f"Accuracy against what a client sends and receives{which}"))
 
 
