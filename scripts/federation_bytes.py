@@ -23,8 +23,9 @@ def main() -> None:
     lift = (PRODUCTS, *WIDE.all)
     for title, sums in (("no lift competes", PLAIN.all), ("lift taken", lift), ("tried", (*lift, *PLAIN.all))):
         kinds = [*sums_before(agreement), *sums]
+        messages = 2 + 3 + 4 * (len(kinds) - 1)  # hello and the end; the keys of the first sum come with hello
         up, down = (number / 1e6 for number in bytes_of(agreement, kinds))
-        print(f"{title:18}{len(kinds):4} sums{1 + 4 * len(kinds):5} messages{up:8.2f} MB up{down:8.2f} MB down")
+        print(f"{title:18}{len(kinds):4} sums{messages:5} messages{up:8.2f} MB up{down:8.2f} MB down")
 
 
 if __name__ == "__main__":
